@@ -405,7 +405,7 @@ def _values(bootstrap: str, topic: str) -> dict[int, bytes]:
         return {
             offset: value
             for batch in reader.read(topic, columns=("offset", "value"))
-            for offset, value in zip(*(column.to_pylist() for column in batch.columns), strict=True)
+            for offset, value in zip(*(batch.column(name).to_pylist() for name in ("offset", "value")), strict=True)
         }
 
 

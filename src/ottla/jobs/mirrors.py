@@ -186,6 +186,8 @@ class Mirroring:
         self.target = self._resources.enter_context(link.target_brokers.cluster())
         self._events = events if isinstance(events, Events) else Events(*events)
         self._journal: Journal | None = None
+        self._known_topics: set[str] = set()
+        self._throttle = Throttle(link.rate, link.rates)
         self._pumps: dict[str, Pump] = {}
         """By topic for isolated topics; all others share the one without a name."""
 
@@ -236,15 +238,26 @@ class Mirroring:
         return plans
 
     def ranges(self, plans: Iterable[TopicPlan]) -> list[OffsetRange]:
-        """Return the offsets of the source topics to mirror, as of now: committed records only."""
-        names = [planned.source for planned in plans]
-        if not names:
-            return []
+        """Return the offsets of the source topics to mirror, as of now: committed records only.
+
+        A topic that was never mirrored begins at the link's start. Partitions and topics that came later begin at their
+        first record, since all of their records are new.
+        """
+        names = {planned.source for planned in plans}
+        known = self._known_topics | {
+            entry.source.topic for rows in self.journal.all_entries().values() for entry in rows
+        }
+        new = names if not self._known_topics else set()
+        self._known_topics |= names
+        ranges: list[OffsetRange] = []
         reader = Reader(self.source, isolation=Isolation.READ_COMMITTED)
         try:
-            return reader.ranges(names, self.link.start, "latest")
+            for start, chosen in ((self.link.start, new - known), ("earliest", names - (new - known))):
+                if chosen:
+                    ranges += reader.ranges(sorted(chosen), start, "latest")
         finally:
             reader.close()
+        return sorted(ranges)
 
     def run(
         self,
@@ -261,9 +274,11 @@ class Mirroring:
         as `plan` does, and `MirrorError` if another process mirrors the link, unless `take_over` is set.
         """
         began, started = time.monotonic(), time.time()
-        plans = self.prepare()
+        plans = self.plan()
+        self.journal.create()
         holder = Holder(self.journal)
         holder.claim(take_over=take_over)
+        topics.apply(Admin(self.target), plans, replicas=self.link.replicas)
         self._add(plans, follow=follow)
         with _Threads(self._pumps, follow=follow) as threads:
             refresh_at = retry_at = beside_at = began
@@ -340,7 +355,7 @@ class Mirroring:
     def _settings(self) -> PumpSettings:
         return PumpSettings(
             policy=self.link.rules,
-            throttle=Throttle(self.link.rate, self.link.rates),
+            throttle=self._throttle,
             events=self._events,
         )
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+from ottla.admin import Admin, OffsetSpec
 from ottla.errors import BrokerError, ErrorCode, Fenced, MirrorError, OttlaError, WireError, copied
 from ottla.events import Events, MirrorFaultAccepted, MirrorStopped, MirrorTookOver
 from ottla.fetch.cursor import Cursor, Piece
@@ -42,6 +43,7 @@ _MARK_SECONDS = 5.0
 """How often the journal learns how far lanes are. It bounds what a takeover reads, and how old a status is."""
 _LANE_BYTES = 16 << 20
 """What one lane may hold before its partition is no longer fetched, so that a slow one leaves room for the others."""
+_SETTINGS_SECONDS = 1.0
 _ALL_REPLICAS = -1
 _STOP_SECONDS = 5.0
 
@@ -112,6 +114,8 @@ class Forwarder:
         self._journal_at = 0.0
         """When the journal may be written again, after a failure."""
         self._journal_failures = 0
+        self._accepted_by: dict[str, tuple[Acceptance, float]] = {}
+        """What target topics accept, and when that was asked."""
         self._changed: Callable[[], None] = lambda: None
 
     # Any thread
@@ -228,10 +232,12 @@ class Forwarder:
         """Take a lane's partition over and write its new term to the journal. Runs in the background."""
         deadline = Deadline.after(self._cluster.timeouts.total)
         source_id = self._source.topics([lane.source.topic], deadline=deadline)[lane.source.topic].id
-        accepts = holding.acceptance(self._cluster, lane.target.topic, deadline=deadline)
+        accepts = self._acceptance(lane.target.topic, deadline)
         held = holding.take_over(self._cluster, self._journal, lane.target, source_id=source_id, deadline=deadline)
         accepted = self._policy.judge(lane.source, lane.target, held.position.findings)
-        source = lane.first if held.position.source is None else held.position.source
+        source = held.position.source
+        if source is None:  # nothing was mirrored before, or all of it is to be mirrored again
+            source = self._earliest(lane.source, deadline) if held.terms else lane.first
         previous = held.position.previous
         term = Term(
             index=held.terms[-1].index + 1 if held.terms else 0,
@@ -246,6 +252,18 @@ class Forwarder:
         self._journal.write([Entry(lane.source, lane.target, term)])
         self._prune(lane, held, previous)
         return Begun(term, held.position.leader_epoch, accepts, accepted)
+
+    def _acceptance(self, topic: str, deadline: Deadline) -> Acceptance:
+        """What a target topic accepts; asked once for all partitions that are taken over at the same time."""
+        known, at = self._accepted_by.get(topic, (None, 0.0))
+        if known is None or time.monotonic() > at + _SETTINGS_SECONDS:
+            known = holding.acceptance(self._cluster, topic, deadline=deadline)
+            self._accepted_by[topic] = known, time.monotonic()
+        return known
+
+    def _earliest(self, source: TopicPartition, deadline: Deadline) -> int:
+        offsets = Admin(self._source).list_offsets([source], OffsetSpec.EARLIEST, timeout=deadline.remaining())
+        return offsets[source].offset
 
     def _prune(self, lane: Lane, held: holding.Holding, previous: Term | None) -> None:
         """Remove terms of which nothing is left in the target's log."""
@@ -314,19 +332,22 @@ class Forwarder:
         if lane is None or lane.cursor is not piece.cursor:
             self._fetcher.buffer.used_up(piece)
             return
-        try:
-            lane.add(piece, self._recoder)
-        except (WireError, OttlaError) as error:
-            self._fetcher.buffer.used_up(piece)
-            self._fail(lane, error)
-            return
+        lane.add(piece, self._recoder)
+        if lane.blocked is not None:
+            self._fetcher.remove([piece.cursor])
         if lane.queue:
             self._busy[lane.target] = lane
             if lane.waiting_bytes > _LANE_BYTES:
                 piece.cursor.paused = True
             return
         self._release(lane.reached_end())
-        if lane.phase is Phase.DONE:
+        self._look_at_end(lane)
+
+    def _look_at_end(self, lane: Lane) -> None:
+        """See whether a lane without batches has anything left to do."""
+        if lane.blocked is not None:
+            self._fail(lane, lane.blocked)
+        elif lane.phase is Phase.DONE:
             self._changed()
 
     def _source_failed(self, cursor: Cursor, error: OttlaError) -> None:
@@ -519,8 +540,7 @@ class Forwarder:
             self._fetcher.resume(cursor)
         if not lane.queue:
             self._busy.pop(lane.target, None)
-        if lane.phase is Phase.DONE:
-            self._changed()
+            self._look_at_end(lane)
 
     def _refused(self, lane: Lane, outbound: Outbound, row: wire.Produced, now: float) -> None:
         error = BrokerError(row.error_code, f"mirroring {lane.source} to {lane.target}", row.message)

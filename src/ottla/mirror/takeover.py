@@ -95,11 +95,10 @@ def locate(
     last, count, finding = _last_written(kept, tail)
     if finding is not None:
         findings.append(finding)
-    source: int | None
     source, leader_epoch = last.source_after(count)
     if not _is_same(last.source_id, source_id):
         findings.append(Finding(Fault.SOURCE_REPLACED, f"it has another id since term {last.index}"))
-        source, leader_epoch = None, -1
+        source, leader_epoch = 0, -1
     return Position(source, leader_epoch, last, count, tuple(findings))
 
 
