@@ -30,6 +30,7 @@ class Advice(StrEnum):
     GROUP_SETTINGS = "use the settings of the group"
     LAKE_LAYOUT = "open it with the layout that it has"
     REPLAY_AGAIN = "or everything under a new name"
+    VERIFY = "verify the archive"
     VERIFY_DEEP = "verify the archive, reading all records"
     JAR_CACHE = "choose another with cache_dir=..."
 

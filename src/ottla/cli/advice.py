@@ -25,6 +25,7 @@ WORDS: Mapping[Advice, str] = {
     ),
     Advice.LAKE_LAYOUT: "leave out --format, --partition-by and --event-time",
     Advice.REPLAY_AGAIN: "or everything with --again",
+    Advice.VERIFY: "see 'ottla lake verify'",
     Advice.VERIFY_DEEP: "see 'ottla lake verify --deep'",
     Advice.JAR_CACHE: "choose another with --cache or OTTLA_CACHE",
 }

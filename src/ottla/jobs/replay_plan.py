@@ -51,16 +51,6 @@ class Plan:
         return self.names.name
 
     @property
-    def title(self) -> ReplayNames:
-        """The same as `names`."""
-        return self.names
-
-    @property
-    def lineages(self) -> Mapping[TopicPartition, SourcePartition]:
-        """The same as `partitions`."""
-        return self.partitions
-
-    @property
     def ranges(self) -> list[OffsetRange]:
         """The ranges of the source partitions that have records left."""
         spans = [partition.range for partition in self.partitions.values()]

@@ -15,7 +15,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from ottla.engines.contract import Engine
-from ottla.errors import ConfigError, InputError, LakeDamaged
+from ottla.errors import Advice, ConfigError, InputError, LakeDamaged
 from ottla.jobs.brokers import Brokers
 from ottla.jobs.engine_choice import choose_engine, engine_name
 from ottla.jobs.replay_partition import Placement, Replayed, Target
@@ -238,5 +238,5 @@ def prove(report: ReplayReport) -> None:
             raise LakeDamaged(
                 report.plan.source.path,
                 f"{tp}: {sent.count:,} records were sent, the archive has receipts for {receipts.count:,}, or their"
-                f" content differs ({sent} and {receipts}): verify the archive",
+                f" content differs ({sent} and {receipts}): {Advice.VERIFY}",
             )

@@ -33,6 +33,7 @@ WORDS: Mapping[Advice, str] = {
             Advice.GROUP_SETTINGS,
             Advice.LAKE_LAYOUT,
             Advice.REPLAY_AGAIN,
+            Advice.VERIFY,
             Advice.VERIFY_DEEP,
             Advice.JAR_CACHE,
         )
