@@ -123,11 +123,15 @@ class Reader:
         timeouts: Timeouts | None = None,
         retry: Retry | None = None,
         fetching: Fetching = _FETCHING,
-        isolation: Isolation | str = Isolation.READ_UNCOMMITTED,
+        isolation: Isolation | str = Isolation.READ_COMMITTED,
         on_lost: OnLost | str = OnLost.ERROR,
         events: Sinks = (),
     ) -> None:
-        """Check the settings. Raises `ConfigError` if one of them is invalid."""
+        """Check the settings. Raises `ConfigError` if one of them is invalid.
+
+        By default only committed records are read: a partition ends where its oldest open transaction starts. With
+        `isolation="read_uncommitted"` records of open and aborted transactions are read, too.
+        """
         check_kind("fetching", fetching, Fetching)
         self._isolation = parse_isolation(isolation)
         self._context = ClientContext(

@@ -76,7 +76,7 @@ class Connection:
     def reader(
         self,
         *,
-        isolation: Isolation = Isolation.READ_UNCOMMITTED,
+        isolation: Isolation,
         on_lost: OnLost = OnLost.ERROR,
         fetching: Fetching | None = None,
         events: Sinks = (),

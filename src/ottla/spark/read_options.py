@@ -112,6 +112,8 @@ class ReadOptions:
     stop: Bound = End.LATEST
     limits: BatchLimits = field(default_factory=BatchLimits)
     isolation: Isolation = Isolation.READ_UNCOMMITTED
+    """Not committed by default, unlike `Reader`: a job that replaces the connector's `format("kafka")` must get the
+    same rows."""
     on_lost: OnLost = OnLost.ERROR
     fetching: Fetching = field(default_factory=Fetching)
     group: str | None = None

@@ -46,6 +46,7 @@ _REMEMBER_SECONDS = 1.0
 _RENEW_SECONDS = 3600.0
 """Commit unchanged positions this often: Kafka deletes offsets that were not committed for some days."""
 _REQUEST_SECONDS = 8.0
+_NO_RANGE = "no leader could say where its log starts and ends"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +60,7 @@ class Policy:
     start: Start = "latest"
     """Where a topic starts that has no position yet."""
     on_lost: OnLost = OnLost.ERROR
-    isolation: Isolation = Isolation.READ_UNCOMMITTED
+    isolation: Isolation = Isolation.READ_COMMITTED
     commit_group: str | None = None
 
 
@@ -133,6 +134,7 @@ class Planner:
         logs = {partition: log for partition, log in cluster_state.logs.items() if partition.topic not in self._halts}
         self._recall(states, logs, snapshot.number)
         starts = self._starts(states, logs)
+        logs = self._with_open_transactions(logs, starts | {tp: state.planned for tp, state in states.items()})
         sizes = self._sizes.of(
             list(cluster_state.ids),
             {partition: log.start for partition, log in logs.items()},
@@ -230,8 +232,30 @@ class Planner:
         ranges = find_ranges(self._cluster, partitions, deadline=deadline, isolation=self._policy.isolation)
         for partition in partitions:
             if partition not in ranges:
-                self._halt(label(partition), "no leader could say where its log starts and ends")
+                self._halt(label(partition), _NO_RANGE)
         return _ClusterState(ids, counts, {tp: Log(log.start, log.stop) for tp, log in ranges.items()})
+
+    def _with_open_transactions(
+        self, logs: Mapping[TopicPartition, Log], positions: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, Log]:
+        """Return the logs, extended to positions that are in an open transaction or after it.
+
+        Such a position comes from a node that reads uncommitted records. It is not after the end of the log, though it
+        is after what committed readers see: planning waits there until the transaction ends, and goes back nowhere.
+        """
+        beyond = [tp for tp, log in logs.items() if positions.get(tp, 0) > log.stop]
+        if not beyond or self._policy.isolation is not Isolation.READ_COMMITTED:
+            return dict(logs)
+        deadline = Deadline.after(_REQUEST_SECONDS)
+        whole = find_ranges(self._cluster, beyond, deadline=deadline, isolation=Isolation.READ_UNCOMMITTED)
+        extended = dict(logs)
+        for tp in beyond:
+            if tp not in whole:
+                self._halt(label(tp), _NO_RANGE)
+                del extended[tp]
+            elif positions[tp] <= whole[tp].stop:
+                extended[tp] = Log(logs[tp].start, positions[tp])
+        return extended
 
     def _check_topics(self, snapshot: Snapshot, cluster_state: _ClusterState) -> Snapshot:
         """Compare topic ids: a topic that was deleted and recreated is another topic, whatever its offsets are."""

@@ -281,6 +281,27 @@ def test_a_log_that_ends_with_markers_of_transactions_ends(
     assert only(node, topic).done == 12
 
 
+def test_a_position_in_an_open_transaction_is_not_after_the_end_of_the_log(
+    kafka: LocalCluster, fleet: NewFleet, new_topic: NewTopic
+) -> None:
+    """A node that reads everything has passed it; one that reads committed records must not start the log again."""
+    topic = new_topic(10, partitions=2)
+    with Producer(kafka.bootstrap, transactional_id=f"id-{topic}") as writer, Producer(kafka.bootstrap) as other:
+        with writer.transaction():
+            writer.send(topic, b"open", partition=0).result(SECONDS)
+            with fleet(topic, isolation="read_uncommitted") as before:
+                assert len(list(before.records(until_end=True))) == 21
+            other.send(topic, b"meanwhile", partition=1).result(SECONDS)
+            node = fleet(topic, on_lost="earliest")
+            assert [record.value for record in node.records(until_end=True)] == [b"meanwhile"]  # so it has planned
+        other.send(topic, b"later", partition=0).result(SECONDS)
+        with Reader(kafka.bootstrap) as reader:
+            after_marker = TopicPartition(topic, 0), 13
+            eventually(lambda: after_marker in reader.offsets(topic, "latest").items(), "the transaction is over")
+        assert [record.value for record in node.records(until_end=True)] == [b"later"]
+    assert not events_of(node, PositionMisplaced)
+
+
 # Stores that forget
 
 
