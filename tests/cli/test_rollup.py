@@ -14,7 +14,7 @@ from ottla.cli.rollup import kafka_options
 from ottla.cluster import LocalCluster
 from ottla.config import Plain, Scram, Security, Tls
 from ottla.produce.producer import Producer
-from ottla.spark.options import connection
+from ottla.spark.options import cluster_access
 
 BROKERS = ("--bootstrap", "127.0.0.1:1")
 
@@ -48,7 +48,7 @@ def test_security_reaches_the_data_source() -> None:
         Security(sasl=Plain("me", 'a "b" \\c')),
         Security(tls=Tls(ca_file="/etc/ca.pem"), sasl=Scram("me", "secret", "SCRAM-SHA-256")),
     ):
-        found = connection(kafka_options("localhost:9092", security)).security
+        found = cluster_access(kafka_options("localhost:9092", security)).resolved_security()
         assert (found.protocol, found.sasl) == (security.protocol, security.sasl)
         assert (found.tls is None) == (security.tls is None)
         if found.tls is not None:

@@ -57,7 +57,7 @@ def test_the_producers_settings_are_taken_under_their_java_names() -> None:
     assert (settings.producer.batching.linger, settings.producer.batching.bytes) == (0.02, 65536)
     assert (settings.producer.max_record_bytes, settings.producer.delivery_timeout) == (2_000_000, 30.0)
     assert (settings.buffering.bytes, settings.buffering.wait) == (4 << 20, 5.0)
-    assert (settings.transaction_timeout, settings.connection.client_id) == (60.0, "writer")
+    assert (settings.transaction_timeout, settings.access.client_id) == (60.0, "writer")
     assert pickle.loads(pickle.dumps(settings)) == settings
 
 

@@ -19,11 +19,11 @@ from ottla.admin.offsets import At, OffsetAt, OffsetSpec
 from ottla.admin.settings import Changes, Settings
 from ottla.admin.sizes import ReplicaSizes, find_sizes
 from ottla.admin.topics import BROKER_DEFAULT, Apply, NewTopic, TopicDescription
-from ottla.config import PLAINTEXT, Address, Retry, Security, Timeouts
+from ottla.config import PLAINTEXT, Retry, Security, Timeouts
 from ottla.errors import BrokerError, ConnectionLost, ErrorCode, InputError, OttlaError, RequestTimedOut
 from ottla.model import Isolation, OffsetRange, TopicPartition
-from ottla.net.cluster import Cluster, Refresh
-from ottla.net.context import ClientContext
+from ottla.net.cluster import Refresh
+from ottla.net.context import Addresses, ClientContext
 from ottla.net.deadline import Deadline
 from ottla.net.discovery import MetadataQuery, metadata_request
 from ottla.net.metadata import from_response
@@ -53,7 +53,7 @@ class Admin:
 
     def __init__(
         self,
-        cluster: Cluster | str | Iterable[str | Address],
+        cluster: Addresses,
         *,
         security: Security = PLAINTEXT,
         client_id: str = "ottla-admin",

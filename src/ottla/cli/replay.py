@@ -145,10 +145,11 @@ def replay(
       ottla replay /data/clicks --to clicks-copy --keep-partitions --rate 10MB/s
     """
     from ottla.config import Timeouts
-    from ottla.jobs.replay_partition import Placement, Target
+    from ottla.jobs.replay_partition import CLIENT_ID, Placement, Target
     from ottla.jobs.replay_plan import plan
     from ottla.jobs.replay_source import open_source
     from ottla.jobs.replays import prove, select
+    from ottla.net.access import ClusterAccess
 
     _check_use(engine=engine, master=master, workers=workers, name=name, again=again, span=(start, stop))
     source = open_source(path)
@@ -162,11 +163,11 @@ def replay(
             where=where,
         ),
         Target(
-            bootstrap=bootstrap,
+            access=ClusterAccess(
+                bootstrap=bootstrap, security=security, client_id=CLIENT_ID, timeouts=Timeouts(total=timeout)
+            ),
             topic=target,
             placement=Placement.KEPT if keep_partitions else Placement.BY_KEY,
-            security=security,
-            timeouts=Timeouts(total=timeout),
             compression=compression,
         ),
         name=name,

@@ -101,7 +101,7 @@ def plan(
     the errors of `Cluster` if the target cannot be reached.
     """
     partitions = {partition.topic_partition: partition for partition in source.selected(selection)}
-    with target.cluster() as cluster, Admin(cluster) as admin:
+    with target.access.cluster() as cluster, Admin(cluster) as admin:
         topic = cluster.topic(target.topic)
         _require_partitions(target, topic, partitions)
         names = _names(source, selection, target, topic, name=name, since=since)

@@ -49,7 +49,7 @@ class BatchReader(DataSourceReader):
         Raises `ConfigError` if a start is after its end, and `OffsetsLost` if records are gone and that is an error.
         """
         options = self._task.options
-        with options.connection.cluster() as cluster:
+        with options.access.cluster() as cluster:
             planned = plan(Logs(cluster, options.subscription, isolation=options.isolation), options)
         settle()
         return [*map(Slice, planned.ranges), *open_ends(options, planned.ends)]

@@ -57,12 +57,14 @@ _MAX_READERS = 4
 
 def shared_reader(options: ReadOptions) -> Reader:
     """This process's reader for these options. A new connection would take longer than a small task."""
-    connection = options.connection.with_timeout(options.retry_timeout)
+    access = options.access.with_timeout(options.retry_timeout)
     # With the process id: a forked worker must not use the sockets of its parent.
-    key = (os.getpid(), connection, options.isolation, options.on_lost, options.fetching)
+    key = (os.getpid(), access, options.isolation, options.on_lost, options.fetching)
     reader = _readers.pop(key, None)
     if reader is None:
-        reader = connection.reader(isolation=options.isolation, on_lost=options.on_lost, fetching=options.fetching)
+        from ottla.fetch.reader import Reader  # its kernels take a second to load, and planning needs none
+
+        reader = Reader(access, isolation=options.isolation, on_lost=options.on_lost, fetching=options.fetching)
     _readers[key] = reader
     while len(_readers) > _MAX_READERS:
         _readers.pop(next(iter(_readers))).close()
