@@ -35,6 +35,12 @@ WORDS: Mapping[Advice, str] = {
             Advice.REPLAY_AGAIN,
             Advice.VERIFY,
             Advice.VERIFY_DEEP,
+            Advice.LAKE_REPAIR,
+            Advice.CLUSTER_START,
+            Advice.CLUSTER_RESTART,
+            Advice.CLUSTER_RESUME,
+            Advice.CLUSTER_REMOVE,
+            Advice.CLUSTER_CLEAR,
             Advice.JAR_CACHE,
         )
     },
