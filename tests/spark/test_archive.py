@@ -186,7 +186,7 @@ def test_a_checkpoint_of_something_else_is_refused(kafka: LocalCluster, spark: S
     assert stand.lake.ledger.numbers() == []
 
 
-def test_what_is_wrong_is_told_before_a_query_starts(kafka: LocalCluster, spark: SparkSession, tmp_path: Path) -> None:
+def test_wrong_use_is_reported_before_a_query_starts(kafka: LocalCluster, spark: SparkSession, tmp_path: Path) -> None:
     stand = Stand(kafka, spark, "spark-archive-wrong", tmp_path / "a")
     stand.produce(0, 300)
     stand.stream()

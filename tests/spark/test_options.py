@@ -118,7 +118,7 @@ def test_a_misspelt_option_gets_the_nearest_name(written: str, meant: str) -> No
         for_batch({**BASE, written: "1"})
 
 
-def test_a_forgotten_prefix_is_told() -> None:
+def test_a_forgotten_prefix_is_reported() -> None:
     with pytest.raises(ConfigError, match=r"it is written kafka\.bootstrap\.servers"):
         for_batch({"bootstrap.servers": "localhost:9092", "subscribe": "clicks"})
 
@@ -282,7 +282,7 @@ def test_portions_and_fetching() -> None:
     assert (parsed.fetching.request_bytes, parsed.fetching.max_wait) == (2048, 0.005)
 
 
-def test_limits_of_a_stream_are_told_and_ignored_by_a_batch(caplog: pytest.LogCaptureFixture) -> None:
+def test_limits_of_a_stream_are_reported_and_ignored_by_a_batch(caplog: pytest.LogCaptureFixture) -> None:
     assert batch(maxOffsetsPerTrigger="5").limits.max_records == 5
     assert "option maxOffsetsPerTrigger is for streaming queries" in caplog.text
 

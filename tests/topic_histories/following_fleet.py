@@ -36,9 +36,9 @@ class FollowsInFleet:
 
     def position(self, partition: int) -> int | None:
         """Up to where everything is done, as the store says."""
-        lanes = {lane.at: lane for lane in self._fleet.look().lanes}
-        lane = lanes.get(TopicPartition(self._world.topic, partition))
-        return None if lane is None else lane.done
+        states = {state.partition: state for state in self._fleet.look().partitions}
+        state = states.get(TopicPartition(self._world.topic, partition))
+        return None if state is None else state.done
 
     def restart(self, meanwhile: Any = None) -> None:
         """The node leaves, and another one comes."""

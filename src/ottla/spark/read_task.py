@@ -16,7 +16,7 @@ from pyspark.sql.datasource import InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from ottla.engines.gc_freeze import settle
+from ottla.engines.gc_freeze import freeze_once
 from ottla.model import OffsetRange
 from ottla.spark.read_options import ReadOptions
 
@@ -47,7 +47,7 @@ class ReadTask:
         for records in shared_reader(self.options).read(slice.range, columns=arrow_schema.names):
             columns = [records.column(name) for name in arrow_schema.names]
             yield pa.RecordBatch.from_arrays(columns, schema=arrow_schema)
-        settle()
+        freeze_once()
 
 
 _readers: dict[object, Reader] = {}

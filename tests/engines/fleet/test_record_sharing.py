@@ -355,7 +355,7 @@ def test_after_a_stop_the_unit_at_hand_is_cut_where_its_records_were_handed_out(
     assert first.gets() is None
     assert done(store) == 0, "the second one still has a record"
     assert second.gets() is None
-    assert store.look().lanes[0].done == 2
+    assert store.look().partitions[0].done == 2
     assert store.waiting() == [unit(2, 10)]
     (other,) = hands(RecordSharing(node(each=10).units()), "other")
     assert [other.gets() for _ in range(8)] == list(range(2, 10))

@@ -416,7 +416,7 @@ class Fleet:
     def _goal(self) -> Goal:
         """The ends of all logs now. Skips topics that were deleted, but not a name that was never planned."""
         snapshot = self._store.look()
-        planned = {state.at.topic for state in snapshot.lanes}
+        planned = {state.partition.topic for state in snapshot.partitions}
         ends: dict[TopicPartition, int] = {}
         for topic in sorted({*snapshot.topics, *self._topics}):
             try:

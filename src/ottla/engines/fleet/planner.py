@@ -130,7 +130,7 @@ class Planner:
         self._topics = dict(snapshot.topics)
         cluster_state = self._query(snapshot)
         snapshot = self._check_topics(snapshot, cluster_state)
-        states = {state.at: state for state in snapshot.lanes}
+        states = {state.partition: state for state in snapshot.partitions}
         logs = {partition: log for partition, log in cluster_state.logs.items() if partition.topic not in self._halts}
         self._recall(states, logs, snapshot.number)
         starts = self._starts(states, logs)
@@ -170,7 +170,7 @@ class Planner:
         """
         snapshot = self._store.look()
         self._remember_at = 0.0
-        self._remember({state.at: state for state in snapshot.lanes}, snapshot)
+        self._remember({state.partition: state for state in snapshot.partitions}, snapshot)
 
     # The state of the store and the cluster
 
@@ -193,7 +193,7 @@ class Planner:
     def _restored(self, snapshot: Snapshot) -> Snapshot:
         """At the beginning of a term, add back topics that the group had and the store has forgotten."""
         lost: dict[str, str] = {}
-        if not snapshot.topics and not snapshot.lanes:
+        if not snapshot.topics and not snapshot.partitions:
             # The store is empty: it had the topics that this node has seen or was started with.
             lost = dict(self._topics)
         known = kafka_memory.recall(self._cluster, self._policy.group, None)
@@ -284,11 +284,11 @@ class Planner:
         if not goes_on:
             self._halt(name, "the topic was deleted and created again: reset its positions to begin with the new one")
             return False
-        for state in snapshot.lanes:
-            if state.at.topic == name:
-                self._remembered.pop(state.at, None)
-                log = cluster_state.logs.get(state.at)
-                self._store.reset(state.at, None if log is None else self._resumed(log))
+        for state in snapshot.partitions:
+            if state.partition.topic == name:
+                self._remembered.pop(state.partition, None)
+                log = cluster_state.logs.get(state.partition)
+                self._store.reset(state.partition, None if log is None else self._resumed(log))
         return True
 
     def _resumed(self, log: Log) -> int:
@@ -410,10 +410,12 @@ def _is_less(current: Snapshot, before: Snapshot) -> bool:
     if current.number < before.number or any(count < earlier for count, earlier in counters):
         return True
     # Positions may be reset by hand. They only prove a loss if the numbers leaped, which means a server restart.
-    states = {state.at: state for state in current.lanes}
+    states = {state.partition: state for state in current.partitions}
     return current.number - before.number >= LEAP and any(
-        state.at not in states or states[state.at].planned < state.planned or states[state.at].done < state.done
-        for state in before.lanes
+        state.partition not in states
+        or states[state.partition].planned < state.planned
+        or states[state.partition].done < state.done
+        for state in before.partitions
     )
 
 

@@ -221,14 +221,14 @@ def test_a_partition_without_leader_begins_later_where_its_topic_began(
         eventually(lambda: victim not in leaders(client, topic).values(), "it has no leader")
         node = fleet(topic, start="latest")
         thread = in_background(lambda: node.run(diary))
-        eventually(lambda: len(node.look().lanes) == 2, lambda: f"planned: {node.look().lanes}")
+        eventually(lambda: len(node.look().partitions) == 2, lambda: f"planned: {node.look().partitions}")
     finally:
         mend(kafka)
-    eventually(lambda: len(node.look().lanes) == 3, lambda: f"planned: {node.look().lanes}")
+    eventually(lambda: len(node.look().partitions) == 3, lambda: f"planned: {node.look().partitions}")
     Admin(client).add_partitions(topic, 4)
     with Producer(kafka.bootstrap) as producer:
         producer.send(topic, b"0", partition=3).result(SECONDS)
-    eventually(lambda: len(node.look().lanes) == 4, lambda: f"planned: {node.look().lanes}")
+    eventually(lambda: len(node.look().partitions) == 4, lambda: f"planned: {node.look().partitions}")
     settled(node.look, {(topic, 0): 200, (topic, 1): 200, (topic, 2): 200, (topic, 3): 1})
     node.stop()
     thread.join(SECONDS)
@@ -439,7 +439,7 @@ def test_close_gives_back_what_is_in_hand(fleet: NewFleet, new_topic: NewTopic, 
     node.close()
     snapshot = store.look()
     assert snapshot.out == ()
-    assert snapshot.lanes[0].waiting == 3
+    assert snapshot.partitions[0].waiting == 3
     assert snapshot.counts.given_back == 2
     assert (snapshot.planner, snapshot.nodes) == (None, ())
     assert [unit.done() for unit in units] == [Ending.LOST, Ending.LOST]

@@ -139,7 +139,10 @@ def test_a_topic_that_was_recreated_is_another_one(
     (event,) = events_of(node, TopicReplaced)
     assert event.goes_on == (on_lost == "earliest")
     if event.goes_on:
-        eventually(lambda: [lane[1:3] for lane in node.look().lanes] == [(150, 150)], lambda: str(node.look().lanes))
+        eventually(
+            lambda: [state[1:3] for state in node.look().partitions] == [(150, 150)],
+            lambda: str(node.look().partitions),
+        )
     else:
         eventually(lambda: topic in node._planner.halted, "it says so")
     node.stop()
@@ -404,7 +407,7 @@ def test_a_topic_that_was_removed_and_recreated_meanwhile_is_noticed_when_it_com
     write(kafka.bootstrap, topic, 150)
     node.add_topics(topic)
     eventually(lambda: events_of(node, TopicReplaced), "it is told")
-    eventually(lambda: only(node, topic).done == 150, lambda: str(node.look().lanes))
+    eventually(lambda: only(node, topic).done == 150, lambda: str(node.look().partitions))
     node.stop()
     thread.join(SECONDS)
     assert sum(entry.records for entry in diary.handled if entry.range.topic == topic) == 250
@@ -417,8 +420,10 @@ def test_positions_that_go_back_while_numbers_leap_are_reported(
     topic, store = new_topic(100), open_store("memory://", group)
     node = fleet(topic, units=Units(records=10, backlog=100))
     node.start()
-    eventually(lambda: only(node, topic).planned == 100 if node.look().lanes else False, "it is planned")
-    eventually(lambda: node._planner._last is not None and node._planner._last.lanes != (), "the planner has seen it")
+    eventually(lambda: only(node, topic).planned == 100 if node.look().partitions else False, "it is planned")
+    eventually(
+        lambda: node._planner._last is not None and node._planner._last.partitions != (), "the planner has seen it"
+    )
     store.raise_number(store.look().number + LEAP)
     store.reset(TopicPartition(topic, 0), 0)
     eventually(lambda: events_of(node, StoreWentBack), "it is told")
