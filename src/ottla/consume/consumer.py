@@ -535,7 +535,7 @@ class Consumer:
     def _deadline(self, timeout: float | None) -> Deadline:
         if timeout is not None:
             arguments.check_wait("timeout", timeout)
-        return Deadline.after(self._cluster.timeouts.total if timeout is None else timeout)
+        return self._cluster.deadline(timeout)
 
 
 _NO_GROUP = "a consumer without a group cannot subscribe: pass group='...', or use assign()"

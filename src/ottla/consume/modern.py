@@ -16,7 +16,7 @@ from uuid import UUID
 
 from ottla.consume.options import GroupOptions
 from ottla.consume.ownership import NOTHING, OwnedPartitions
-from ottla.consume.steps import PATIENCE, Ask, Look, Pace, Rest, Step, Waits, refusal
+from ottla.consume.steps import PATIENCE, Ask, Look, Pace, Rest, Step, Waits, poll_missed, refusal
 from ottla.errors import ErrorCode, OttlaError
 from ottla.model import TopicPartition
 from ottla.net import Refresh, Topic
@@ -177,8 +177,7 @@ class Modern:
         self._reported = None
 
     def _expire(self, polled: float) -> Step:
-        limit = self._options.max_poll_interval
-        self.notes.append(f"no poll within {limit:g} s (max_poll_interval): leaving the group until the next poll")
+        self.notes.append(poll_missed(self._options.max_poll_interval))
         self._ownership.lose()
         self._polled_before = polled
         return self._leave()
