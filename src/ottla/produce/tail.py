@@ -13,7 +13,7 @@ from ottla.admin import Admin, OffsetSpec
 from ottla.fetch.reader import Reader
 from ottla.model import Isolation, OffsetRange
 from ottla.net import Cluster
-from ottla.produce.core import Search
+from ottla.produce.effects import Search
 from ottla.produce.outgoing import Identity
 
 _CLOCKS_DIFFER = 600.0
