@@ -56,18 +56,23 @@ class Classic:
         self._pace = Pace(waits, session_timeout=options.session_timeout)
         self._phase = _Phase.OUT
         self._polled_before = -inf
+        """The last poll before it left for want of polls. Only a newer one lets it join again."""
         self._generation = -1
         self._protocol = ""
         self._reason = "new member"
         self._joined_with: frozenset[str] = frozenset()
         self._joining_with: frozenset[str] = frozenset()
         self._must_release_by: float | None = None
+        """When partitions that are not released count as lost: the others wait for this member to join."""
         self._due = -inf
         self._leader: ClassicLeader | None = None
         self._assignments: Mapping[str, bytes] = {}
         self._refresh_at = inf
+        """When a leader looks up the partition counts again."""
         self._claimed = NOTHING
+        """What it said it owns when it joined last."""
         self._must_release = False
+        """Whether it joins again once revoked partitions are released, so that others get them (KIP-429)."""
 
     @property
     def generation(self) -> int:
