@@ -1,6 +1,6 @@
 """How large a module, a class, a function and a constructor may be, and which ones may be larger, and why.
 
-A budget is a sign, not a crime: whoever exceeds it looks for the second idea first. What stays larger is listed here
+A budget is a sign, not a crime: look for the second idea first. What stays larger is listed here
 with its reason, and with its size: it may shrink, and then the row must follow.
 """
 
