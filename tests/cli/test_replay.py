@@ -61,7 +61,7 @@ def test_nothing_is_left_though_the_plan_could_not_see_it_yet(
 ) -> None:
     arguments = ("replay", str(lake), "--to", target, "--bootstrap", kafka.bootstrap, "--keep-partitions")
     assert run(*arguments).exit_code == 0
-    # Brokers end a transaction after they have promised it: who asks at once is told the positions before.
+    # Brokers end a transaction after they have promised it: a request at once gets the positions before it.
     monkeypatch.setattr(replay_plan, "position", lambda *_, **__: None)
     second = run(*arguments)
     assert second.exit_code == 0, second.output

@@ -104,7 +104,7 @@ def test_answers_that_are_cut_in_the_middle_cost_no_record(kafka: LocalCluster, 
         assert proxies.cuts > 20
 
 
-# What is gone is told
+# What is gone is reported
 
 
 @pytest.fixture

@@ -57,7 +57,7 @@ class FollowsInFleet:
 
     @property
     def committed(self) -> dict[int, int] | None:
-        """By the group that is told."""
+        """By the group that the positions are committed to."""
         return self._world.committed(f"{self._group}-told")
 
     def _begin(self) -> None:

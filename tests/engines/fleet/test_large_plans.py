@@ -92,7 +92,7 @@ def test_a_planner_tells_a_store_no_more_than_it_takes(brokers: str, weighing: W
         fleet.start()
         eventually(lambda: [state.waiting for state in fleet.look().partitions] == [25_000], "all is planned")
         assert 0 < weighing.largest <= PORTION + 1
-        eventually(lambda: any(isinstance(event, UnitsPlanned) for event in list(fleet.newest)), "it is told")
+        eventually(lambda: any(isinstance(event, UnitsPlanned) for event in list(fleet.newest)), "it is reported")
         (event,) = [event for event in fleet.newest if isinstance(event, UnitsPlanned)]
         assert (event.units, event.planned_records) == (25_000, 25_000)
 
@@ -157,7 +157,7 @@ def test_what_cannot_be_planned_is_reported_and_shown(brokers: str, group: str, 
         def failures() -> list[PlanningFailed]:
             return [event for event in list(fleet.newest) if isinstance(event, PlanningFailed)]
 
-        eventually(failures, "it is told")
+        eventually(failures, "it is reported")
         assert failures()[0].group == group
         assert text in failures()[0].reason
         eventually(lambda: text in fleet.look().halted.get(TOPIC, ""), lambda: f"it is shown: {fleet.look()}")

@@ -136,7 +136,7 @@ def test_a_partition_that_the_new_topic_does_not_have_is_reported_and_read_when_
             error = raised_by(lambda: next(reading), OffsetsLost, within=10)
             assert (getattr(error, "partition", None), getattr(error, "resume", None)) == (3, 0)
             return
-        eventually(lambda: events.of(RangeLost), "it is told")
+        eventually(lambda: events.of(RangeLost), "it is reported")
         with kafka._dispatcher.changed:
             kafka._dispatcher.state.add_partitions(kafka._dispatcher.state.topics["many"], 4)
         fill(kafka, 1, at=TopicPartition("many", 3))

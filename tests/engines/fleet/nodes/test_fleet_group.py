@@ -453,13 +453,13 @@ def test_a_store_that_goes_away_for_longer_than_leases_last_is_waited_for_and_no
         nodes = [fleet(topic, store=f"redis://127.0.0.1:{redis.port}") for _ in range(2)]
         units = [first_unit(node) for node in nodes]
         redis.kill()
-        eventually(lambda: all(events_of(node, StoreDown) for node in nodes), "it is told")
+        eventually(lambda: all(events_of(node, StoreDown) for node in nodes), "it is reported")
         down = time.monotonic()
         endings: list[Ending] = []
         ending = in_background(lambda: endings.append(units[0].done()))
         eventually(lambda: time.monotonic() > down + 2.5 * SHORT.lease_seconds, "longer than a lease")
         redis.start()
-        eventually(lambda: all(events_of(node, StoreUp) for node in nodes), "that, too, is told")
+        eventually(lambda: all(events_of(node, StoreUp) for node in nodes), "that, too, is reported")
         ending.join(SECONDS)
         assert [*endings, units[1].done()] == [Ending.DONE, Ending.DONE]
         nodes[0].run(diary, until_end=True)

@@ -93,7 +93,7 @@ def test_a_position_before_the_beginning_of_the_log_follows_the_policy(
     delete_before(kafka, topic, 350)
     node = fleet(topic, on_lost=on_lost)
     thread = in_background(lambda: node.run(diary))
-    eventually(lambda: events_of(node, PositionMisplaced), "it is told")
+    eventually(lambda: events_of(node, PositionMisplaced), "it is reported")
     (event,) = events_of(node, PositionMisplaced)
     assert (event.position, event.start, event.stop, event.resume) == (200, 350, 400, resume)
     if resume < 0:
@@ -116,7 +116,7 @@ def test_a_position_after_the_end_of_the_log_follows_the_policy(
     store.found(SHORT)
     store.reset(TopicPartition(topic, 0), 250)
     thread = in_background(lambda: node.run(diary))
-    eventually(lambda: events_of(node, PositionMisplaced), "it is told")
+    eventually(lambda: events_of(node, PositionMisplaced), "it is reported")
     eventually(lambda: only(node, topic).done == done, "it goes on, or does not")
     node.stop()
     thread.join(SECONDS)
@@ -135,7 +135,7 @@ def test_a_topic_that_was_recreated_is_another_one(
     admin.delete_topics(topic)
     admin.create_topic(topic, partitions=1, replicas=1)
     write(kafka.bootstrap, topic, 150)
-    eventually(lambda: events_of(node, TopicReplaced), "it is told")
+    eventually(lambda: events_of(node, TopicReplaced), "it is reported")
     (event,) = events_of(node, TopicReplaced)
     assert event.goes_on == (on_lost == "earliest")
     if event.goes_on:
@@ -166,7 +166,7 @@ def test_a_worker_that_knew_the_topic_before_reads_the_new_one_at_the_first_atte
     admin.delete_topics(topic)
     admin.create_topic(topic, partitions=1, replicas=1)
     write(kafka.bootstrap, topic, 450)
-    eventually(lambda: events_of(planner, TopicReplaced), "it is told")
+    eventually(lambda: events_of(planner, TopicReplaced), "it is reported")
     if on_lost == "error":
         store = open_store("memory://", group)
         store.reset(TopicPartition(topic, 0), 0)
@@ -406,7 +406,7 @@ def test_a_topic_that_was_removed_and_recreated_meanwhile_is_noticed_when_it_com
     admin.create_topic(topic, partitions=1, replicas=1)
     write(kafka.bootstrap, topic, 150)
     node.add_topics(topic)
-    eventually(lambda: events_of(node, TopicReplaced), "it is told")
+    eventually(lambda: events_of(node, TopicReplaced), "it is reported")
     eventually(lambda: only(node, topic).done == 150, lambda: str(node.look().partitions))
     node.stop()
     thread.join(SECONDS)
@@ -426,7 +426,7 @@ def test_positions_that_go_back_while_numbers_leap_are_reported(
     )
     store.raise_number(store.look().number + LEAP)
     store.reset(TopicPartition(topic, 0), 0)
-    eventually(lambda: events_of(node, StoreWentBack), "it is told")
+    eventually(lambda: events_of(node, StoreWentBack), "it is reported")
     eventually(lambda: only(node, topic).planned == 100, "it is planned again")
 
 
