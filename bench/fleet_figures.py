@@ -19,7 +19,7 @@ GOALS: Goals = {
     "idle_cpu_percent": ("<=", 1.0),
 }
 _DEFAULT = "one thread"
-"""What a node has unless it is told otherwise: that is what is quoted."""
+"""The defaults of a node: that is what is quoted."""
 HANDLER_US = 2.0
 """What a record costs where two nodes are compared with one."""
 
