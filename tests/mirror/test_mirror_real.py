@@ -27,7 +27,8 @@ from ottla.errors import Fenced, InputError, MirrorError, OffsetsLost, RecordToo
 from ottla.events import Event, MirrorFaultAccepted, MirrorTookOver
 from ottla.jobs.mirror_guards import refuse_conflicts
 from ottla.jobs.mirror_kind import MirrorKind
-from ottla.jobs.mirrors import Mirroring, MirrorRange, MirrorReport, mirror
+from ottla.jobs.mirror_report import MirrorReport
+from ottla.jobs.mirrors import Mirroring, MirrorRange, mirror
 from ottla.mirror.lane import Phase
 from ottla.mirror.rules import Policy
 from ottla.mirror.terms import OffsetMap

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from ottla.jobs.archives import archive
     from ottla.jobs.brokers import Brokers
     from ottla.jobs.mirror_link import Link
-    from ottla.jobs.mirrors import Mirrored, MirrorReport, mirror
+    from ottla.jobs.mirror_report import Mirrored, MirrorReport
+    from ottla.jobs.mirrors import mirror
     from ottla.jobs.replay_throttle import Rate, Unit
     from ottla.jobs.replays import ReplayReport, replay
     from ottla.mirror.rules import Policy
@@ -23,8 +24,8 @@ if TYPE_CHECKING:
 _HOMES = {
     "Brokers": "ottla.jobs.brokers",
     "Link": "ottla.jobs.mirror_link",
-    "MirrorReport": "ottla.jobs.mirrors",
-    "Mirrored": "ottla.jobs.mirrors",
+    "MirrorReport": "ottla.jobs.mirror_report",
+    "Mirrored": "ottla.jobs.mirror_report",
     "Policy": "ottla.mirror.rules",
     "Rate": "ottla.jobs.replay_throttle",
     "ReplayReport": "ottla.jobs.replays",

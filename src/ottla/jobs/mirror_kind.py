@@ -14,7 +14,8 @@ from ottla.engines.fleet.job_notes import Row
 from ottla.errors import InputError
 from ottla.jobs.mirror_guards import cluster_id
 from ottla.jobs.mirror_link import Link
-from ottla.jobs.mirrors import Mirrored, MirrorRange
+from ottla.jobs.mirror_report import Mirrored
+from ottla.jobs.mirrors import MirrorRange
 
 
 class _JobRow(msgspec.Struct, frozen=True, kw_only=True):

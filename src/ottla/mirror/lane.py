@@ -338,7 +338,7 @@ class Lane:
         self._number += count
 
     def _expected(self, number: int) -> int:
-        """Return the target offset of a record, unless somebody else writes to the partition."""
+        """Return the target offset of a record, unless another producer writes to the partition."""
         assert self.term is not None
         return self.term.start.target + number + self._shift
 
@@ -431,7 +431,7 @@ class Lane:
             self.in_flight -= 1
 
     def _shift_by(self, offsets: int, number: int) -> None:
-        """Somebody else has taken offsets of the target before this record: everything from it on lies higher."""
+        """Another producer has taken offsets of the target before this record: everything from it on lies higher."""
         self._shift += offsets
         self.counts.foreign += offsets
         index = bisect.bisect_right(self._runs, number, key=lambda run: run.number) - 1
