@@ -1,7 +1,7 @@
 # Everything from a bare Python 3.11+ and Java 17+: the environment is made in .venv on first use.
 #   make demo    the main job on real brokers, ends with a report
 #   make test    every test but the long ones
-#   make check   lint, format, types, import layers, sizes, words
+#   make check   lint, format, types, import layers, sizes, words, spelling
 #   make bench   the benchmarks, side by side with their peers
 #   make soak    the long tests, long fuzzing, minutes of faults on a producer, 5 GB read under faults, twenty kills of each pipeline
 
@@ -56,6 +56,7 @@ check: $(STAMP)
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
 	@$(BIN)/python -m checks
+	@$(BIN)/codespell src tests docs bench checks *.md
 
 bench: java $(STAMP) warm
 	@$(BIN)/python -m bench wire

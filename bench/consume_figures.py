@@ -25,6 +25,10 @@ from bench.figures import (
 GOALS: Goals = {
     "read_rate_vs_java_100": (">=", 4.0),
     "read_cpu_vs_confluent_100": ("<=", 0.2),
+    "read_cpu_vs_confluent_1000": ("<=", 0.7),
+    "read_rate_vs_confluent_1000": (">=", 1.3),
+    "records_cpu_vs_confluent_100": ("<=", 0.7),
+    "records_rate_vs_confluent_100": (">=", 1.3),
     "read_rate_vs_java_1000": (">=", 1.1),
     "read_rate_vs_wire_limit_1000": (">=", 0.7),
     "count_rate_vs_read_rate_100": (">=", 2.0),

@@ -22,10 +22,14 @@ from bench.figures import (
 )
 
 GOALS: Goals = {
-    "send_cpu_vs_confluent_produce_100": ("<=", 0.35),
+    "send_cpu_vs_confluent_produce_100": ("<=", 0.55),
+    "send_cpu_vs_confluent_produce_1000": ("<=", 0.65),
+    "send_rate_vs_confluent_produce_100": (">=", 1.4),
+    "send_rate_vs_confluent_produce_1000": (">=", 1.1),
+    "send_many_cpu_vs_confluent_produce_batch_100": ("<=", 0.4),
+    "send_many_cpu_vs_confluent_produce_batch_1000": ("<=", 0.6),
     "table_cpu_vs_confluent_produce_batch_100": ("<=", 0.2),
     "table_rate_vs_java_100": (">=", 3.0),
-    "send_rate_vs_java_100": (">=", 2.0),
     "table_rate_vs_wire_limit_1000": (">=", 0.85),
     "latency_p99_vs_confluent": ("<=", 1.0),
     "write_ahead_rate_vs_without": (">=", 0.5),

@@ -23,9 +23,9 @@ from bench.figures import (
 )
 
 GOALS: Goals = {
-    "read_noop_vs_jvm_100": (">=", 3.5),
+    "read_noop_vs_jvm_100": (">=", 3.0),
     "read_noop_vs_jvm_1000": (">=", 1.8),
-    "archive_parquet_vs_jvm_100": (">=", 6.0),
+    "archive_parquet_vs_jvm_100": (">=", 5.0),
     "archive_parquet_vs_jvm_1000": (">=", 2.5),
     "write_vs_jvm_100": (">=", 1.5),
     "microbatch_overhead_vs_jvm": ("<=", 1.5),

@@ -35,7 +35,18 @@ _WAITING = (
     *("topic_histories/", "testing/", "frame/", "net/test_real", "admin/", "produce/"),
 )
 _ONE_SESSION = (
-    *("archive", "matrix", "reuse", "rollup", "session", "sink", "source", "source_streaming", "topic_histories"),
+    *(
+        "archive",
+        "matrix",
+        "mirror",
+        "reuse",
+        "rollup",
+        "session",
+        "sink",
+        "source",
+        "source_streaming",
+        "topic_histories",
+    ),
     "work_report",
 )
 # Files for one worker, because they share something that is dear to start.
@@ -56,7 +67,7 @@ _ONLY_IN_SOAKS = (
     "jobs/test_replay.py::test_ctrl_c_ends_after_a_chunk_and_the_next_run_goes_on",
     "spark/test_matrix.py::test_a_stream_has_the_rows_and_the_batches_of_the_connector[in portions]",
     "spark/test_matrix.py::test_a_stream_has_the_rows_and_the_batches_of_the_connector[from a time on]",
-    "spark/test_rollup.py::test_in_update_mode_a_window_is_told_whenever_it_changes",
+    "spark/test_rollup.py::test_in_update_mode_a_window_is_written_whenever_it_changes",
     "spark/test_sink.py::test_what_is_wrong_is_said_before_anything_is_written",
     "spark/test_sink.py::test_an_at_least_once_write_needs_no_transaction",
     "spark/test_source_streaming.py::test_a_batch_waits_for_enough_records_or_long_enough",
@@ -67,11 +78,11 @@ _ONLY_IN_SOAKS = (
     "fetch/test_memory.py::test_a_large_topic_is_read_in_bounded_memory[2000000-100-zstd]",
     "fetch/test_broken_brokers.py::test_an_undisturbed_read_is_exact",
     "net/test_real_brokers.py::test_a_killed_broker_does_not_stop_metadata_and_its_partitions_move",
-    "cluster/test_commands.py::test_stale_state_of_a_killed_up_is_told_cleaned_and_replaced_by_the_next_one",
+    "cluster/test_commands.py::test_stale_state_of_a_killed_up_is_reported_cleaned_and_replaced_by_the_next_one",
     "spooling/test_outage.py::test_two_hundred_megabytes_wait_on_disk_and_not_in_memory_and_are_replayed_in_order",
     "spooling/test_kills.py::test_thirty_kills_lose_nothing_that_was_persisted_and_double_nothing",
     "cli/test_topics.py::test_a_broker_that_is_away_is_said_and_spoils_nothing_else",
-    "cli/test_work_process.py::test_processes_end_by_themselves_and_errors_of_theirs_are_told",
+    "cli/test_work_process.py::test_processes_end_by_themselves_and_errors_of_theirs_are_reported",
     "cli/test_consume_process.py::test_a_million_records_come_out_as_they_went_in",
     "cli/test_produce_process.py::test_a_million_lines_arrive_once_and_in_order_per_key",
     "engines/fleet/test_fleet_fire.py::test_nothing_is_lost_and_nothing_is_repeated_without_a_reason[ordered]",

@@ -30,7 +30,16 @@ class Advice(StrEnum):
     GROUP_SETTINGS = "use the settings of the group"
     LAKE_LAYOUT = "open it with the layout that it has"
     REPLAY_AGAIN = "or everything under a new name"
+    VERIFY = "verify the archive"
     VERIFY_DEEP = "verify the archive, reading all records"
+    LAKE_REPAIR = (
+        "Put the missing entries back; or ottla.lake.repair says what is there without an entry, and can set it aside"
+    )
+    CLUSTER_START = "start it with up()"
+    CLUSTER_RESTART = "up() starts it again, down() removes it"
+    CLUSTER_RESUME = "up() resumes it"
+    CLUSTER_REMOVE = "down() removes it"
+    CLUSTER_CLEAR = "down() removes what is left of it"
     JAR_CACHE = "choose another with cache_dir=..."
 
 

@@ -63,7 +63,7 @@ def test_replicas_can_be_assigned_by_hand(admin: Admin) -> None:
         (NewTopic(name="admin-set", settings={"retention.ms": "soon"}), ErrorCode.invalid_config, "soon"),
     ],
 )
-def test_what_the_broker_refuses_is_told_in_its_words(
+def test_what_the_broker_refuses_is_reported_in_its_words(
     admin: Admin, topic: NewTopic, code: ErrorCode, text: str
 ) -> None:
     with pytest.raises(BrokerError) as caught:

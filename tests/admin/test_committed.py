@@ -68,7 +68,7 @@ def test_a_moving_coordinator_and_an_open_transaction_are_waited_for(fake: FakeK
 
 
 @pytest.mark.parametrize("code", sorted(GROUP_MOVED_ON))
-def test_a_member_that_lost_its_place_is_told_at_once_what_to_do(
+def test_a_member_that_lost_its_place_gets_an_error_that_says_what_to_do(
     fake: FakeKafka, cluster: Cluster, code: ErrorCode
 ) -> None:
     fault = fake.fail("OffsetCommit", code, topic="clicks", partition=1)

@@ -153,7 +153,7 @@ def test_a_program_reads_the_report(kafka: LocalCluster, tmp_path: Path) -> None
     assert len(folders) == 15
 
 
-def test_records_without_a_readable_time_are_told(kafka: LocalCluster, tmp_path: Path) -> None:
+def test_records_without_a_readable_time_are_reported(kafka: LocalCluster, tmp_path: Path) -> None:
     name = topic(kafka, "archive-cli-untimed", 30)
     ended = run(
         *("archive", name, "--to", str(tmp_path / "d"), "--event-time", "json:when", "--bootstrap", kafka.bootstrap)

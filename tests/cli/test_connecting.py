@@ -79,7 +79,7 @@ def test_a_patient_command_says_soon_too_that_a_port_refuses(
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
-def test_tls_on_a_port_without_it_is_told_soon(command: tuple[str, ...], fake: FakeKafka) -> None:
+def test_tls_on_a_port_without_it_is_reported_soon(command: tuple[str, ...], fake: FakeKafka) -> None:
     ended = run(*command, "--bootstrap", fake.bootstrap, "--tls", "--timeout", "60")
     assert ended.exit_code == 1
     assert "is this a listener without TLS? Then leave out --tls" in ended.stderr

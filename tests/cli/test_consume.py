@@ -151,7 +151,7 @@ def test_a_file_is_written_and_never_replaced_unasked(fake: FakeKafka, tmp_path:
         (["--from", "3"], 1, "error: clicks-1: offsets [2, 3) are lost: the log ends at 2"),
     ],
 )
-def test_what_is_wrong_is_told_in_one_message(fake: FakeKafka, options: list[str], code: int, reason: str) -> None:
+def test_wrong_use_is_reported_in_one_message(fake: FakeKafka, options: list[str], code: int, reason: str) -> None:
     result = run("consume", "clicks", "--bootstrap", fake.bootstrap, *options)
     assert reason in result.stderr
     assert result.exit_code == code
@@ -159,13 +159,13 @@ def test_what_is_wrong_is_told_in_one_message(fake: FakeKafka, options: list[str
 
 
 @pytest.mark.usefixtures("hasty_about_unknown_topics")
-def test_a_topic_that_is_not_there_is_told(fake: FakeKafka) -> None:
+def test_a_topic_that_is_not_there_is_reported(fake: FakeKafka) -> None:
     result = run("consume", "clocks", "--bootstrap", fake.bootstrap)
     assert result.exit_code == 1
     assert result.stderr.startswith("error: topic clocks: UNKNOWN_TOPIC_OR_PARTITION (error 3)\n  hint: ")
 
 
-def test_a_name_that_no_topic_can_have_is_told(fake: FakeKafka) -> None:
+def test_a_name_that_no_topic_can_have_is_reported(fake: FakeKafka) -> None:
     result = run("consume", "a/b", "--bootstrap", fake.bootstrap)
     assert result.exit_code == 2
     assert "'a/b'" in result.stderr

@@ -106,7 +106,7 @@ def small_files() -> Iterator[None]:
 
 @pytest.mark.parametrize("suffix", [".parquet", ".arrow", ".jsonl"])
 @pytest.mark.usefixtures("small_files")
-def test_a_disk_that_takes_no_more_is_told_and_nothing_is_left(tmp_path: Path, suffix: str) -> None:
+def test_a_disk_that_takes_no_more_is_reported_and_nothing_is_left(tmp_path: Path, suffix: str) -> None:
     path = tmp_path / f"records{suffix}"
 
     def fill() -> None:
@@ -121,7 +121,7 @@ def test_a_disk_that_takes_no_more_is_told_and_nothing_is_left(tmp_path: Path, s
     assert os.listdir(tmp_path) == []
 
 
-def test_a_folder_that_is_not_there_is_told(tmp_path: Path) -> None:
+def test_a_folder_that_is_not_there_is_reported(tmp_path: Path) -> None:
     path = tmp_path / "nowhere" / "records.arrow"
     with pytest.raises(CommandFailed, match=f"cannot write {path}: No such file or directory"):
         FileOutput(path).__enter__()

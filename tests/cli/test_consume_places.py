@@ -68,6 +68,6 @@ def test_partitions_are_numbers_and_ranges(text: str, partitions: list[int]) -> 
 
 
 @pytest.mark.parametrize("text", ["", "a", "1,", "-1", "5-3", "1--2", "0-2147483647", "2147483648", "٣"])
-def test_what_are_no_partitions_is_told(text: str) -> None:
+def test_what_are_no_partitions_is_reported(text: str) -> None:
     with pytest.raises(ValueError, match=r"are not partitions: write numbers and ranges, for example 0,3-5"):
         parse_partitions(text)

@@ -170,7 +170,7 @@ def test_a_second_interrupt_gives_up_a_reader_that_does_not_read(fake: FakeKafka
         assert started.stderr.read() == b"aborted\n"
 
 
-def test_a_file_is_written_whoever_reads_standard_output(fake: FakeKafka, tmp_path: Path) -> None:
+def test_a_file_is_written_even_if_standard_output_is_closed(fake: FakeKafka, tmp_path: Path) -> None:
     send(fake.bootstrap, b"a")
     path = tmp_path / "clicks.jsonl"
     read, written = os.pipe()
@@ -184,7 +184,7 @@ def test_a_file_is_written_whoever_reads_standard_output(fake: FakeKafka, tmp_pa
     assert ended.returncode == 0
 
 
-def test_a_full_disk_is_told(fake: FakeKafka) -> None:
+def test_a_full_disk_is_reported(fake: FakeKafka) -> None:
     send(fake.bootstrap, b"a")
     with open("/dev/full", "wb") as full:
         command = [*PROGRAM, "consume", "clicks", "--until", "latest", "--bootstrap", fake.bootstrap]
@@ -193,7 +193,7 @@ def test_a_full_disk_is_told(fake: FakeKafka) -> None:
     assert ended.stderr == b"error: cannot write to standard output: No space left on device\n"
 
 
-def test_a_closed_standard_output_is_told(fake: FakeKafka) -> None:
+def test_a_closed_standard_output_is_reported(fake: FakeKafka) -> None:
     command = f"exec {' '.join(PROGRAM)} consume clicks --bootstrap {fake.bootstrap} >&-"
     ended = subprocess.run(["sh", "-c", command], stderr=subprocess.PIPE, timeout=SECONDS)
     assert ended.returncode == 2
@@ -343,7 +343,7 @@ def test_what_was_not_written_out_is_not_committed(kafka: LocalCluster, tmp_path
 
 
 @pytest.mark.broker
-def test_what_is_lost_is_told_and_ends_it_unless_told_otherwise(kafka: LocalCluster) -> None:
+def test_a_loss_is_reported_and_ends_it_by_default(kafka: LocalCluster) -> None:
     with Admin(kafka.bootstrap) as admin:
         admin.create_topic("cli-cut-off", partitions=1, replicas=3)
     send(kafka.bootstrap, b"a", b"b", b"c", topic="cli-cut-off")

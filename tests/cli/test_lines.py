@@ -132,5 +132,5 @@ def test_every_record_survives_its_json_form(
         ([*range(1, 43, 2)], [",".join(map(str, range(1, 40, 2))), "41"]),
     ],
 )
-def test_line_numbers_are_told_as_ranges(numbers: list[int], texts: list[str]) -> None:
+def test_line_numbers_are_shown_as_ranges(numbers: list[int], texts: list[str]) -> None:
     assert list(line_ranges(np.array(numbers))) == texts

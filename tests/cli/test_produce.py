@@ -234,7 +234,7 @@ def test_a_record_that_is_too_large_is_named_and_the_others_are_sent(kafka: Fake
 
 
 @pytest.mark.usefixtures("hasty_about_unknown_topics")
-def test_an_unknown_topic_is_told_before_anything_is_read(kafka: FakeKafka, tmp_path: Path) -> None:
+def test_an_unknown_topic_is_reported_before_anything_is_read(kafka: FakeKafka, tmp_path: Path) -> None:
     file = write(tmp_path / "lines", b"a\n")
     result = run("produce", "typo", file, "--bootstrap", kafka.bootstrap)
     assert result.exit_code == 1

@@ -94,7 +94,7 @@ def _wait_until_read(started: subprocess.Popen[bytes]) -> None:
     eventually(lambda: fcntl.ioctl(fd, termios.FIONREAD, b"\0" * 4) == b"\0" * 4, "the pipe stays full")
 
 
-def test_a_closed_standard_input_is_told(fake: FakeKafka) -> None:
+def test_a_closed_standard_input_is_reported(fake: FakeKafka) -> None:
     command = f"exec {' '.join(PROGRAM)} produce clicks --bootstrap {fake.bootstrap} <&-"
     ended = subprocess.run(["sh", "-c", command], capture_output=True, timeout=SECONDS)
     assert ended.returncode == 2

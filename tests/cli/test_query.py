@@ -111,7 +111,7 @@ def test_a_profile_tells_what_batches_are_like(fake: FakeKafka) -> None:
         (["clocks", "--count"], 1, "clocks: UNKNOWN_TOPIC_OR_PARTITION (error 3)"),
     ],
 )
-def test_what_is_wrong_is_told_in_one_message(fake: FakeKafka, arguments: list[str], code: int, reason: str) -> None:
+def test_wrong_use_is_reported_in_one_message(fake: FakeKafka, arguments: list[str], code: int, reason: str) -> None:
     result = run("query", *arguments, "--bootstrap", fake.bootstrap)
     assert reason in result.stderr
     assert result.exit_code == code

@@ -61,7 +61,7 @@ def test_nothing_is_left_though_the_plan_could_not_see_it_yet(
 ) -> None:
     arguments = ("replay", str(lake), "--to", target, "--bootstrap", kafka.bootstrap, "--keep-partitions")
     assert run(*arguments).exit_code == 0
-    # Brokers end a transaction after they have promised it: who asks at once is told the positions before.
+    # Brokers end a transaction after they have promised it: a request at once gets the positions before it.
     monkeypatch.setattr(replay_plan, "position", lambda *_, **__: None)
     second = run(*arguments)
     assert second.exit_code == 0, second.output
@@ -69,7 +69,7 @@ def test_nothing_is_left_though_the_plan_could_not_see_it_yet(
     assert check(kafka.bootstrap, SOURCE, target) == 6000
 
 
-def test_a_selection_is_told_as_json(kafka: LocalCluster, lake: Path, target: str) -> None:
+def test_a_selection_is_reported_as_json(kafka: LocalCluster, lake: Path, target: str) -> None:
     done = run(
         *("replay", str(lake), "--to", target, "--bootstrap", kafka.bootstrap, "--name", "some", "--json"),
         *("--topic", SOURCE, "--from", "2026-01-01T01:00:00Z", "--until", "2026-01-01T02:00+00:00"),
@@ -142,7 +142,7 @@ def test_spark_does_it_as_well(kafka: LocalCluster, lake: Path, target: str) -> 
         (["--engine", "spark", "--workers", "2"], 2, "--workers needs --engine local"),
     ],
 )
-def test_what_is_wrong_is_told(
+def test_what_is_wrong_is_reported(
     kafka: LocalCluster, lake: Path, target: str, options: list[str], code: int, told: str
 ) -> None:
     done = run("replay", str(lake), "--to", target, "--bootstrap", kafka.bootstrap, "--timeout", "5", *options)
@@ -151,7 +151,7 @@ def test_what_is_wrong_is_told(
     assert archived.committed(kafka.bootstrap, target).count == 0
 
 
-def test_no_archive_there_is_told(kafka: LocalCluster, tmp_path: Path) -> None:
+def test_no_archive_there_is_reported(kafka: LocalCluster, tmp_path: Path) -> None:
     done = run("replay", str(tmp_path / "nothing"), "--to", "x", "--bootstrap", kafka.bootstrap)
     assert done.exit_code == 1
     assert "there is no such folder" in done.stderr

@@ -14,7 +14,7 @@ from ottla.cli.rollup import kafka_options
 from ottla.cluster import LocalCluster
 from ottla.config import Plain, Scram, Security, Tls
 from ottla.produce.producer import Producer
-from ottla.spark.options import connection
+from ottla.spark.options import cluster_access
 
 BROKERS = ("--bootstrap", "127.0.0.1:1")
 
@@ -35,7 +35,7 @@ BROKERS = ("--bootstrap", "127.0.0.1:1")
         (("--window", "1m", "--by", "json:a", "--by", "json:a", "--to", "/out"), "would have a twice"),
     ],
 )
-def test_wrong_use_is_told_before_anything_starts(arguments: tuple[str, ...], told: str) -> None:
+def test_wrong_use_is_reported_before_anything_starts(arguments: tuple[str, ...], told: str) -> None:
     ended = run("rollup", "clicks", *arguments, *BROKERS)
     assert ended.exit_code == 2
     assert told in ended.output
@@ -48,7 +48,7 @@ def test_security_reaches_the_data_source() -> None:
         Security(sasl=Plain("me", 'a "b" \\c')),
         Security(tls=Tls(ca_file="/etc/ca.pem"), sasl=Scram("me", "secret", "SCRAM-SHA-256")),
     ):
-        found = connection(kafka_options("localhost:9092", security)).security
+        found = cluster_access(kafka_options("localhost:9092", security)).resolved_security()
         assert (found.protocol, found.sasl) == (security.protocol, security.sasl)
         assert (found.tls is None) == (security.tls is None)
         if found.tls is not None:
@@ -56,7 +56,7 @@ def test_security_reaches_the_data_source() -> None:
 
 
 @pytest.mark.broker
-def test_a_topic_that_does_not_exist_is_told_before_spark_is_started(kafka: LocalCluster, tmp_path: Path) -> None:
+def test_a_topic_that_does_not_exist_is_reported_before_spark_is_started(kafka: LocalCluster, tmp_path: Path) -> None:
     ended = run("rollup", "nowhere", "--window", "1m", "--to", str(tmp_path / "x"), "--bootstrap", kafka.bootstrap)
     assert ended.exit_code == 1
     assert "nowhere" in ended.output

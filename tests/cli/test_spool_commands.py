@@ -124,7 +124,7 @@ def test_an_interrupted_replay_keeps_everything(fake: FakeKafka, left: Path) -> 
         assert f"; 5 are still in {left}".encode() in started.stderr.read()
 
 
-def test_what_the_broker_refuses_for_good_is_told(fake: FakeKafka, left: Path) -> None:
+def test_what_the_broker_refuses_for_good_is_reported(fake: FakeKafka, left: Path) -> None:
     fake.fail("Produce", ErrorCode.topic_authorization_failed, topic="users", times=None)
     result = run("spool", "replay", str(left), "--bootstrap", fake.bootstrap)
     assert result.exit_code == 1
@@ -178,7 +178,7 @@ def test_of_a_damaged_spool_the_rest_is_listed_exported_and_delivered(fake: Fake
     assert len(_content(fake)) == rest
 
 
-def test_what_is_no_spool_is_told(tmp_path: Path) -> None:
+def test_what_is_no_spool_is_reported(tmp_path: Path) -> None:
     for command in (["list"], ["export"], ["replay", "--bootstrap", "127.0.0.1:1"]):
         result = run("spool", *command, str(tmp_path / "none"))
         assert result.exit_code == 1
@@ -255,7 +255,7 @@ def _read_what_is_there(bootstrap: str, topic: str) -> list[bytes]:
     return [message.value() or b"" for message in read_back(bootstrap, topic, count)]
 
 
-def test_a_folder_that_is_no_spool_is_told(tmp_path: Path) -> None:
+def test_a_folder_that_is_no_spool_is_reported(tmp_path: Path) -> None:
     write(tmp_path / "notes.txt", b"nothing of ours")
     for command in (["list"], ["export"]):
         done = run("spool", *command, str(tmp_path))

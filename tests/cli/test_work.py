@@ -98,7 +98,7 @@ def test_a_group_goes_on_where_it_was(group: Group, shop: Shop) -> None:
     assert shop.seen() == []
 
 
-def test_a_consumer_group_in_kafka_is_told_how_far_all_is_done(group: Group, shop: Shop, admin: Admin) -> None:
+def test_positions_are_committed_to_a_consumer_group_in_kafka(group: Group, shop: Shop, admin: Admin) -> None:
     def told() -> dict[int, int]:
         group.work(shop, "ranges", "--takes", "range", "--commit-group", f"{group.name}-told")
         return {at.partition: one.offset for at, one in admin.groups.committed(f"{group.name}-told").items()}
@@ -106,7 +106,7 @@ def test_a_consumer_group_in_kafka_is_told_how_far_all_is_done(group: Group, sho
     eventually(lambda: told() == COUNTS, "a planner publishes it each second at most")
 
 
-def test_the_settings_of_a_group_hold_for_whoever_says_nothing_of_them(group: Group, shop: Shop) -> None:
+def test_the_settings_of_a_group_are_the_default_of_its_nodes(group: Group, shop: Shop) -> None:
     group.work(shop, "batches", "--max-attempts", "2", "--ordered")
     group.work(shop, "batches")
     text = group.say("run", "--handler", shop.handler("batches"), "--max-attempts", "3", code=1)
@@ -183,7 +183,7 @@ def test_a_reset_does_what_its_dry_run_shows(
     assert not [one for one in told if b"store_went_back" in one]
 
 
-def test_a_reset_takes_units_away_from_whoever_has_them(group: Group, shop: Shop) -> None:
+def test_a_reset_takes_units_away_from_the_nodes_that_have_them(group: Group, shop: Shop) -> None:
     group.work(shop, "ranges", "--takes", "range")
     store = open_store(group.store, group.name)
     unit = OffsetRange(TOPIC, 0, 0, 100)
@@ -200,9 +200,7 @@ def test_a_reset_takes_units_away_from_whoever_has_them(group: Group, shop: Shop
     assert group.work(shop, "ranges", "--takes", "range")["done"] == 0
 
 
-def test_a_topic_that_was_made_anew_goes_on_after_a_reset(
-    group: Group, shop: Shop, kafka: LocalCluster, admin: Admin
-) -> None:
+def test_a_recreated_topic_continues_after_a_reset(group: Group, shop: Shop, kafka: LocalCluster, admin: Admin) -> None:
     name = f"{TOPIC}-anew"
     admin.create_topic(name, partitions=1, replicas=1)
     fill(kafka.bootstrap, name, {0: 20})
@@ -253,8 +251,8 @@ def test_status_and_units_tell_what_a_store_has(group: Group, kafka: LocalCluste
     assert found["halted"] == {f"{TOPIC}/1": "its position lies elsewhere"}
     [out] = found["out"]
     assert (out["unit"], out["holder"], out["attempt"]) == (f"{TOPIC}/0/0-50", "host-1-abc/1", 1)
-    [lane] = found["partitions"]
-    assert (lane["done"], lane["planned"], lane["end"], lane["lag"]) == (0, 200, 250, 250)
+    [state] = found["partitions"]
+    assert (state["done"], state["planned"], state["end"], state["lag"]) == (0, 200, 250, 250)
     text = group.say("status")
     assert text.startswith(
         f"group {group.name} at {group.store}: lag 250, 2 units waiting, 1 in flight, 1 on the error list"
@@ -371,7 +369,7 @@ def test_what_is_wrong_is_said_once(group: Group, shop: Shop, command: tuple[str
         ("redis://127.0.0.1:1", 1, "the fleet's store redis://127.0.0.1:1 does not answer"),
     ],
 )
-def test_a_store_that_is_not_there_is_told(store: str, code: int, text: str, shop: Shop) -> None:
+def test_a_store_that_is_not_there_is_reported(store: str, code: int, text: str, shop: Shop) -> None:
     result = run("work", "errors", "list", "--store", store)
     assert (result.exit_code, text in result.stderr) == (code, True), result.stderr
     assert not (shop.folder / "missing.db").exists()

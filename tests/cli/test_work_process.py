@@ -123,7 +123,7 @@ def test_processes_share_the_work_are_replaced_and_end_with_their_parent(shop: S
     assert len(seen.nodes) <= 1, "of the one that was killed"
 
 
-def test_processes_end_by_themselves_and_errors_of_theirs_are_told(shop: Shop, place: Place) -> None:
+def test_processes_end_by_themselves_and_errors_of_theirs_are_reported(shop: Shop, place: Place) -> None:
     with program(*place.run(shop.handler("unit"), "--processes", "2", "--until", "latest", "--json")) as started:
         returned, out, err = _ended(started)
     assert (returned, err) == (0, "")

@@ -44,7 +44,7 @@ def test_an_up_that_is_interrupted_stops_what_it_started(folder: Path, number: s
     assert LocalCluster(dir=folder).status().condition is Condition.ABSENT
 
 
-def test_stale_state_of_a_killed_up_is_told_cleaned_and_replaced_by_the_next_one(folder: Path) -> None:
+def test_stale_state_of_a_killed_up_is_reported_cleaned_and_replaced_by_the_next_one(folder: Path) -> None:
     def broker_started() -> bool:
         return any("kafka.Kafka" in command for command in processes_of(folder))
 

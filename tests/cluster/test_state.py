@@ -23,6 +23,7 @@ from pathlib import Path
 import psutil  # type: ignore[import-untyped]
 import pytest
 
+from ottla.cli.cluster.view import describe
 from ottla.cluster import Condition, LocalCluster, lifecycle
 from ottla.cluster.creation import ClusterRequest
 from ottla.cluster.guard import start_guard
@@ -80,7 +81,7 @@ def test_a_damaged_state_file_is_named_and_down_removes_it(tmp_path: Path, text:
     with pytest.raises(StateDamaged, match=r"state\.json"):
         folder.load()
     assert read_status(folder).condition is Condition.DAMAGED
-    with pytest.raises(StateDamaged, match="ottla cluster down"):  # and not: delete data that may be wanted
+    with pytest.raises(StateDamaged, match=r"down\(\) removes"):  # and not: delete data that may be wanted
         LocalCluster("c", dir=tmp_path).up()
     assert (folder.path / "state.json").exists()
     assert LocalCluster("c", dir=tmp_path).down() is True
@@ -103,7 +104,8 @@ def test_processes_that_are_gone_make_a_state_stale(tmp_path: Path, sleeper: Pro
     end([sleeper], grace=0)
     status = read_status(folder)
     assert status.condition is Condition.STALE
-    assert "ottla cluster up --name c" in status.note
+    assert "up() starts it again, down() removes it" in status.note
+    assert "'ottla cluster up --name c' starts it again" in describe(status)
     assert not status.up
 
 

@@ -50,7 +50,7 @@ class History(Ledger):
 
 
 class Worker(Listener):
-    """Processes records until it is told to leave; `crew` has the ledger."""
+    """Processes records until it must leave; `crew` has the ledger."""
 
     def __init__(self, crew: Crew, name: str, **options: Any) -> None:
         self.name = name

@@ -63,7 +63,7 @@ def _writing(folder: Path, *, max_bytes: int, count: int) -> Iterator[subprocess
             process.kill()
 
 
-def test_a_file_ends_after_so_many_bytes_and_is_compressed(tmp_path: Path) -> None:
+def test_a_file_ends_after_this_many_bytes_and_is_compressed(tmp_path: Path) -> None:
     sink = RotatingFiles(tmp_path / "new" / "folder", max_bytes=1000)
     for number in range(100):
         sink(_event(number))

@@ -1,7 +1,7 @@
 """Topics whose records are numbered, and a check that each was read exactly once and in its place.
 
 A count and a size come in, a topic with so many records goes out; batches of a reader come in, and what is wrong with
-them is told as soon as it is seen.
+them is reported as soon as it is seen.
 """
 
 from __future__ import annotations

@@ -87,7 +87,7 @@ def test_a_time_is_the_first_record_at_or_after_it_or_the_end(cluster: Cluster) 
     assert resolved(cluster, time + timedelta(days=1)) == {ZERO: 30, ONE: 0}
 
 
-def test_a_group_without_offsets_is_where_it_was_told_to_be(cluster: Cluster) -> None:
+def test_a_group_without_offsets_starts_where_otherwise_says(cluster: Cluster) -> None:
     assert resolved(cluster, CommittedBy("nobody")) == {ZERO: 5, ONE: 0}
     assert resolved(cluster, CommittedBy("nobody", otherwise="latest")) == {ZERO: 30, ONE: 0}
 

@@ -104,7 +104,7 @@ def test_answers_that_are_cut_in_the_middle_cost_no_record(kafka: LocalCluster, 
         assert proxies.cuts > 20
 
 
-# What is gone is told
+# What is gone is reported
 
 
 @pytest.fixture
@@ -124,7 +124,7 @@ def delete_before(kafka: LocalCluster, topic: str, offset: int) -> None:
 
 
 @pytest.mark.parametrize("policy", ["error", "earliest", "latest"])
-def test_a_start_that_is_cut_off_while_it_is_read_is_told(kafka: LocalCluster, cut_topic: str, policy: str) -> None:
+def test_a_start_that_is_cut_off_while_it_is_read_is_reported(kafka: LocalCluster, cut_topic: str, policy: str) -> None:
     events = EventLog()
     frugal = Fetching(memory_bytes=1 << 20, request_bytes=1 << 18)
     with Reader(kafka.bootstrap, on_lost=policy, fetching=frugal, events=[events]) as reader:
@@ -146,7 +146,7 @@ def test_a_start_that_is_cut_off_while_it_is_read_is_told(kafka: LocalCluster, c
 
 
 @pytest.mark.parametrize("size", [3, 30], ids=["shorter", "longer"])
-def test_another_topic_under_the_same_name_is_told(
+def test_another_topic_under_the_same_name_is_reported(
     kafka: LocalCluster, cluster: Cluster, new_topic: NewTopic, size: int
 ) -> None:
     topic = new_topic(1)
@@ -172,7 +172,7 @@ def test_another_topic_under_the_same_name_is_told(
         readings[1].close()
 
 
-def test_a_log_that_turned_back_is_told(broken: LocalCluster, cluster: Cluster) -> None:
+def test_a_log_that_turned_back_is_reported(broken: LocalCluster, cluster: Cluster) -> None:
     """Two replicas, one of them stopped. What only the other one has is lost with it, and written again.
 
     After the truncation one topic gets fewer records than were read, and the other one more: there only the leader

@@ -104,7 +104,7 @@ def test_an_empty_answer_is_nothing_new_and_its_waiting_is_timed_from_the_first_
     assert cursor.waiting_since == math.inf
 
 
-def test_time_in_which_nobody_could_ask_does_not_count_as_waiting() -> None:
+def test_time_without_a_request_does_not_count_as_waiting() -> None:
     cursor = new()
     cursor.take(fetched(), ResponseMemory(0), 5.0, committed_only=False)
     cursor.back_off(OttlaError("x"), 6.0, resume_at=6.5)
@@ -112,7 +112,7 @@ def test_time_in_which_nobody_could_ask_does_not_count_as_waiting() -> None:
     assert (cursor.waiting_since, cursor.failing_since) == (105.0, 106.0)
 
 
-def test_errors_of_the_broker_are_told_with_partition_and_offset() -> None:
+def test_errors_of_the_broker_are_reported_with_partition_and_offset() -> None:
     cursor = new(7)
     assert isinstance(cursor.take(fetched(error=1), ResponseMemory(0), 0.0, committed_only=False), OutOfRange)
     error = cursor.take(fetched(error=6), ResponseMemory(0), 0.0, committed_only=False)
@@ -121,7 +121,7 @@ def test_errors_of_the_broker_are_told_with_partition_and_offset() -> None:
     assert "t-0 at offset 7" in str(error)
 
 
-def test_a_log_with_other_records_is_told() -> None:
+def test_a_log_with_other_records_is_reported() -> None:
     cursor = new(7)
     assert cursor.take(parted(3, 5), ResponseMemory(0), 0.0, committed_only=False) == Diverged(Diverging(3, 5))
     assert cursor.take(fetched(diverging=Diverging(-1, -1)), ResponseMemory(0), 0.0, committed_only=False) is None

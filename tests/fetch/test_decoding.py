@@ -124,7 +124,7 @@ def test_a_piece_of_which_some_records_are_not_wanted_is_decoded_alone() -> None
     assert_same(pieces_of(plain(0, 10), plain(0, 10), stop=4), single=2)
 
 
-def test_a_damaged_batch_is_told_of_its_own_partition_after_all_before_it() -> None:
+def test_a_damaged_batch_is_reported_of_its_own_partition_after_all_before_it() -> None:
     damaged = bytearray(plain(5, 3))
     damaged[-3] ^= 1
     pieces = pieces_of(plain(0, 2), plain(3, 1) + plain(4, 1) + bytes(damaged), plain(0, 4), plain(0, 1))

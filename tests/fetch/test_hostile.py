@@ -55,7 +55,7 @@ def test_what_lies_before_a_hostile_batch_is_read(outcomes: list[dict[str, Any]]
     assert {outcome["rows"] for outcome in _of(outcomes, "read").values()} == {GOOD, GOOD + 1}
 
 
-def test_a_fold_is_told_where_a_hostile_batch_is(outcomes: list[dict[str, Any]]) -> None:
+def test_a_fold_gets_the_place_of_a_hostile_batch(outcomes: list[dict[str, Any]]) -> None:
     for name, outcome in _of(outcomes, "fold").items():
         if "error" in outcome and outcome["error"] == "CorruptBatch":
             assert outcome["offset"] >= GOOD, (name, outcome)
@@ -133,7 +133,7 @@ def test_batches_that_run_backwards_are_never_handed_out_twice(kafka: FakeKafka,
         next(reading)
 
 
-def test_a_batch_that_never_comes_whole_is_told_and_not_asked_for_in_a_spin(kafka: FakeKafka, reader: Reader) -> None:
+def test_a_batch_that_never_comes_whole_is_reported_without_a_spin(kafka: FakeKafka, reader: Reader) -> None:
     fill(kafka, 1)
     plant(kafka, plain(10, 10)[:-5], base=10, stop=20)
     error = raised_by(lambda: list(reader.read("t")), OttlaError, within=3)
@@ -143,7 +143,7 @@ def test_a_batch_that_never_comes_whole_is_told_and_not_asked_for_in_a_spin(kafk
     assert asked < 100
 
 
-def test_a_flipped_bit_is_told_with_its_place(kafka: FakeKafka, reader: Reader) -> None:
+def test_a_flipped_bit_is_reported_with_its_place(kafka: FakeKafka, reader: Reader) -> None:
     fill(kafka, 3)
     for position in (25, 60, 70, 100):
         with kafka._dispatcher.changed:

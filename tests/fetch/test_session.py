@@ -108,7 +108,7 @@ def test_a_session_that_was_not_asked_for_is_none(number: int) -> None:
 
 
 @pytest.mark.parametrize("error", [ErrorCode.fetch_session_id_not_found, ErrorCode.invalid_fetch_session_epoch])
-def test_a_broker_that_has_forgotten_is_told_all_again(error: ErrorCode) -> None:
+def test_a_broker_that_has_forgotten_gets_everything_again(error: ErrorCode) -> None:
     session, cursors = Session(), cursors_of(40)
     session.request(cursors, version=13)
     session.answered(0)

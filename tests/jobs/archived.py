@@ -71,7 +71,7 @@ def create(bootstrap: str, topic: str, *, partitions: int = 3) -> str:
 
 def settle(bootstrap: str, topic: str) -> None:
     """Wait until no transaction is open in the topic: a committed one becomes visible a moment later."""
-    with Reader(bootstrap, isolation="read_committed") as visible, Reader(bootstrap) as everything:
+    with Reader(bootstrap) as visible, Reader(bootstrap, isolation="read_uncommitted") as everything:
         eventually(
             lambda: visible.offsets(topic, "latest") == everything.offsets(topic, "latest"), f"readers of {topic} wait"
         )

@@ -278,7 +278,7 @@ def test_lag_tools_see_how_far_the_archive_is(kafka: LocalCluster, tmp_path: Pat
     assert {tp: position.offset for tp, position in committed.items()} == stand.lake.positions()
 
 
-def test_lag_tools_are_told_nothing_of_a_topic_that_is_gone(kafka: LocalCluster, tmp_path: Path) -> None:
+def test_lag_tools_get_nothing_of_a_topic_that_is_gone(kafka: LocalCluster, tmp_path: Path) -> None:
     """Found: with a group, a deleted topic stopped the archive of the others; created again, it got the old offsets."""
     stand = Stand(kafka, "arch-group-gone", tmp_path / "a")
     other = Stand(kafka, "arch-group-stays", tmp_path / "b")

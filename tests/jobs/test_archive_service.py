@@ -197,7 +197,9 @@ def test_a_topic_that_is_created_again_while_it_is_read_is_not_recorded(kafka: L
     assert stand.lake.staged() == []
 
 
-def test_a_topic_that_cannot_be_read_is_told_once_and_again_when_it_can(fake_kafka: FakeKafka, tmp_path: Path) -> None:
+def test_an_unreadable_topic_is_reported_once_and_again_when_it_can_be_read(
+    fake_kafka: FakeKafka, tmp_path: Path
+) -> None:
     for topic in "ab":
         fake_kafka.create_topic(topic)
     stand = Stand(fake_kafka.bootstrap, tmp_path / "lake", "a", "b")
@@ -242,7 +244,7 @@ def test_a_topic_that_is_in_order_again_goes_on(fake_kafka: FakeKafka, tmp_path:
 
 
 @pytest.mark.parametrize("again", [False, True])
-def test_the_group_is_told_of_the_topics_that_were_archived_and_of_no_others(
+def test_the_group_gets_offsets_of_the_topics_that_were_archived_and_of_no_others(
     fake_kafka: FakeKafka, tmp_path: Path, again: bool, hasty_about_unknown_topics: None
 ) -> None:
     """A deleted topic does not stop the others, and a new topic with its name does not get its offsets."""

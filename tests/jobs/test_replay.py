@@ -25,6 +25,7 @@ from ottla.jobs.replay_source import Selection, open_source
 from ottla.jobs.replay_throttle import Rate, ReplayControl, Unit
 from ottla.jobs.replay_where import parse
 from ottla.model import Fingerprint, TopicPartition
+from ottla.net.access import ClusterAccess
 
 from . import archived
 from .replay_kills import check, kill_and_finish
@@ -46,7 +47,7 @@ class Place:
 
     def plan(self, target: str, selection: Selection | None = None, **options: Any) -> Plan:
         placement = options.pop("placement", Placement.KEPT)
-        where = Target(bootstrap=self.bootstrap, topic=target, placement=placement)
+        where = Target(access=ClusterAccess(bootstrap=self.bootstrap), topic=target, placement=placement)
         return plan(open_source(str(self.path)), selection or Selection(), where, **options)
 
 

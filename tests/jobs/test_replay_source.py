@@ -155,13 +155,13 @@ def _no_archive(path: Path) -> None:
         (_other_columns, "no column key, topic, partition, offset, timestamp"),
     ],
 )
-def test_what_is_no_archive_is_told(tmp_path: Path, make: Any, message: str) -> None:
+def test_what_is_no_archive_is_reported(tmp_path: Path, make: Any, message: str) -> None:
     make(tmp_path / "there")
     with pytest.raises(NotALake, match=message):
         open_source(str(tmp_path / "there"))
 
 
-def test_what_is_not_there_is_told(tmp_path: Path) -> None:
+def test_what_is_not_there_is_reported(tmp_path: Path) -> None:
     source = open_source(str(write(tmp_path, a=table([1, 2]), b=table([1], topic="users"))))
     with pytest.raises(InputError, match="no records of orders, likes; it has clicks, users"):
         source.selected(Selection(topics=("orders", "clicks", "likes")))

@@ -82,7 +82,7 @@ def test_what_passes(text: str, offsets: list[int]) -> None:
         ("__import__('os').system('true')", "is not understood at"),
     ],
 )
-def test_what_is_no_condition_is_told(text: str, message: str) -> None:
+def test_what_is_no_condition_is_reported(text: str, message: str) -> None:
     with pytest.raises(InputError) as caught:
         parse(text)
     assert message in str(caught.value)

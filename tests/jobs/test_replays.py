@@ -104,7 +104,7 @@ def test_any_engine_runs_it_with_its_share_of_the_rate(kafka: LocalCluster, lake
 def test_a_run_that_is_stopped_is_not_proven_until_the_next_one_finishes(
     kafka: LocalCluster, lake: Path, target: str
 ) -> None:
-    planned = plan(open_source(str(lake)), select(), Target(bootstrap=kafka.bootstrap, topic=target))
+    planned = plan(open_source(str(lake)), select(), Target(access=Brokers(bootstrap=kafka.bootstrap), topic=target))
     control = ReplayControl(Rate(4000))
     stopped = run_replay(planned, local.run, control=control, is_stopped=lambda: control.records >= 1000)
     assert 1000 <= stopped.records < RECORDS

@@ -130,7 +130,7 @@ def test_damage_that_ends_a_process_ends_no_verification(tmp_path: Path) -> None
     assert wrong(lake.path)
 
 
-def test_a_process_that_dies_is_told_and_another_one_answers(tmp_path: Path) -> None:
+def test_a_process_that_dies_is_reported_and_another_one_answers(tmp_path: Path) -> None:
     lake = small(tmp_path)
     good = str(lake.path / lake.files()[0].path)
     with Inspector() as inspector:

@@ -207,7 +207,7 @@ def test_the_zombie_of_a_task_changes_nothing(lake: Lake) -> None:
     assert offsets(lake) == list(range(20))
 
 
-def test_a_recorded_file_that_was_lost_before_it_was_published_is_told_by_name(
+def test_a_recorded_file_that_was_lost_before_it_was_published_is_reported_by_name(
     lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stock.archive(lake, span(0, 10))

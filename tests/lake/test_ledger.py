@@ -62,7 +62,7 @@ def test_entries_that_came_after_the_mark_are_found(lake: Lake) -> None:
     assert last.number == 3
 
 
-def test_a_mark_without_its_entry_is_told(lake: Lake) -> None:
+def test_a_mark_without_its_entry_is_reported(lake: Lake) -> None:
     os.unlink(lake.ledger.path / lake.ledger.name(3))
     for look in (lake.ledger.last, lake.ledger.numbers, Lake.open(lake.path).ledger.last):
         with pytest.raises(LakeDamaged, match=r"0003\.json was published and is missing"):

@@ -92,7 +92,7 @@ def test_ranges_that_were_rewritten_in_part_are_put_together(tmp_path: Path) -> 
     assert findings(lake) == []
 
 
-def test_records_that_were_deleted_from_the_table_or_changed_there_are_told(table: Lake) -> None:
+def test_records_that_were_deleted_from_the_table_or_changed_there_are_reported(table: Lake) -> None:
     delta = deltalake.DeltaTable(table.path)
     delta.delete("offset = 17")
     assert findings(table) == ["clicks-0[10, 20): 1 of its 10 records were deleted since"]
@@ -114,7 +114,7 @@ def test_a_path_of_the_delta_log_that_leads_elsewhere_is_not_read(table: Lake, t
     assert any("leads out of it through a link" in text for text in findings(table))
 
 
-def test_an_old_day_that_was_deleted_by_hand_stops_nothing_and_is_told(tmp_path: Path) -> None:
+def test_an_old_day_that_was_deleted_by_hand_stops_nothing_and_is_reported(tmp_path: Path) -> None:
     lake = _filled(stock.create(tmp_path))
     shutil.rmtree(lake.path / "topic=clicks")
     again = Lake.open(lake.path)
@@ -150,7 +150,7 @@ def test_a_ledger_that_lost_its_newest_entry_is_noticed_before_anything_is_writt
     again = Lake.open(lake.path)
     with pytest.raises(LakeDamaged, match=r"lost its newest|is missing") as refused:
         stock.archive(again, span(last, 60))
-    assert "lake repair" in str(refused.value)
+    assert "lake.repair" in str(refused.value)
     assert rows(lake) == list(range(60)), "nothing was written, nothing is gone"
     damage = repair.look(again)
     assert damage.last == last // 10

@@ -112,7 +112,7 @@ def test_status_joins_neighbours_and_shows_gaps(lake: Lake) -> None:
     status, other = summarize(lake.ledger.entries())
     assert status.ranges == [OffsetRange("clicks", 0, 0, 150), OffsetRange("clicks", 0, 200, 210)]
     assert (status.records, status.files, status.gaps, status.overlaps, status.next_offset) == (160, 3, [gap], [], 210)
-    assert other.at == TopicPartition("clicks", 1)
+    assert other.topic_partition == TopicPartition("clicks", 1)
     assert other.ranges == [OffsetRange("clicks", 1, 7, 20)]
     assert status.first_time == stock.NOON / 1e6
 

@@ -83,7 +83,7 @@ def test_an_error_leaves_nothing_behind(tmp_path: Path) -> None:
     assert lake.staged() == []
 
 
-def test_a_full_disk_is_told_with_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_reported_with_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lake = stock.create(tmp_path)
     full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     monkeypatch.setattr(writer, "sync", lambda path: (_ for _ in ()).throw(full))

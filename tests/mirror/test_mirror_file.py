@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from ottla.config import OAuthBearer, Plain, Scram
+from ottla.config import OAuthBearer, Plain, Scram, Security, Tls
 from ottla.errors import ConfigError
+from ottla.jobs.brokers import Brokers
 from ottla.jobs.mirror_file import parse_rate, read_links, read_side
 from ottla.mirror.rules import Action
 
@@ -74,6 +75,17 @@ def _write(tmp_path: Path, text: str) -> Path:
     return path
 
 
+def _security(brokers: Brokers) -> Security:
+    assert isinstance(brokers.security, Security)
+    return brokers.security
+
+
+def _tls(brokers: Brokers) -> Tls:
+    tls = _security(brokers).tls
+    assert tls is not None
+    return tls
+
+
 def test_a_file_has_links_with_defaults(tmp_path: Path) -> None:
     oslo, bergen = read_links(_write(tmp_path, WHOLE), environment={"BERGEN": "pw"})
     assert (oslo.name, oslo.topics, oslo.rename) == ("oslo", ("clicks", "shop.*"), "{source}.{topic}")
@@ -86,15 +98,14 @@ def test_a_file_has_links_with_defaults(tmp_path: Path) -> None:
     assert (oslo.rules.patience, oslo.rules.priorities) == (60.0, {"oslo.clicks": 5})
     source, target = oslo.source_brokers, oslo.target_brokers
     assert (source.bootstrap, source.timeouts.total) == ("edge-1:9093,edge-2:9093", 30.0)
-    assert source.security.tls is not None
-    assert source.security.tls.ca_file == tmp_path / "ca.pem"
-    assert source.security.sasl == Scram("mirror", "hush")
+    assert _tls(source).ca_file == tmp_path / "ca.pem"
+    assert _security(source).sasl == Scram("mirror", "hush")
     assert target.bootstrap == "hub-1:9092,hub-2:9092"
     assert (bergen.rename, bergen.start) == ("{topic}", "latest")
     assert dict(bergen.rates) == {"clicks": 1000.0}
-    assert bergen.source_brokers.security.sasl == Plain("u", "pw")
+    assert _security(bergen.source_brokers).sasl == Plain("u", "pw")
     assert bergen.target_brokers.bootstrap == "other:9092"
-    assert isinstance(bergen.target_brokers.security.sasl, OAuthBearer)
+    assert isinstance(_security(bergen.target_brokers).sasl, OAuthBearer)
 
 
 SIMPLE = """
@@ -183,7 +194,7 @@ def test_one_side_has_a_file_of_its_own(tmp_path: Path) -> None:
     path = _write(tmp_path, "bootstrap = 'a:9092'\nusername = 'u'\npassword_file = 'secret'\n")
     assert read_side(path).bootstrap == "a:9092"
     side = read_side(path, bootstrap="b:9093")
-    assert (side.bootstrap, side.security.sasl) == ("b:9093", Scram("u", "hush"))
+    assert (side.bootstrap, _security(side).sasl) == ("b:9093", Scram("u", "hush"))
 
 
 def test_rates_are_bytes_per_second() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pickle
 import threading
+from contextlib import closing
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -20,10 +21,14 @@ from tests.waiting import eventually
 from ottla import Producer, Reader
 from ottla.admin import Admin
 from ottla.cluster import LocalCluster
+from ottla.engines.fleet import jobs as fleet_jobs
+from ottla.engines.fleet.store import open_store
 from ottla.errors import Fenced, InputError, MirrorError, OffsetsLost, RecordTooLarge
 from ottla.events import Event, MirrorFaultAccepted, MirrorTookOver
 from ottla.jobs.mirror_guards import refuse_conflicts
-from ottla.jobs.mirrors import Mirroring, MirrorReport, mirror
+from ottla.jobs.mirror_kind import MirrorKind
+from ottla.jobs.mirror_report import MirrorReport
+from ottla.jobs.mirrors import Mirroring, MirrorRange, mirror
 from ottla.mirror.lane import Phase
 from ottla.mirror.rules import Policy
 from ottla.mirror.terms import OffsetMap
@@ -333,6 +338,26 @@ def test_the_job_runs_on_other_engines_and_continues_where_another_stopped(kafka
     assert assert_equal(kafka.bootstrap, topic, partitions=2) == 115
 
 
+def test_a_fleet_mirrors_with_links_of_its_own(kafka: LocalCluster) -> None:
+    topic = new_topic(kafka.bootstrap, "fleet", partitions=2)
+    link = link_of(kafka.bootstrap, topic)
+    for partition in range(2):
+        confluent_write(kafka.bootstrap, tp(topic, partition), "zstd", UNUSUAL[:50])
+    kind = MirrorKind([link])
+
+    def by_fleet(job: Any, ranges: Any) -> Any:
+        return fleet_jobs.run(job, ranges, kind=kind, store=store, threads=2)
+
+    with closing(open_store("memory://", topic)) as store:
+        report = mirror(link, engine=by_fleet)
+    assert report.records == 100 == assert_equal(kafka.bootstrap, topic, partitions=2)
+    row = kind.job_row(MirrorRange(link))
+    with pytest.raises(InputError, match="this node has no link"):
+        MirrorKind([]).job(row)
+    with pytest.raises(InputError, match="has other clusters, names"):
+        MirrorKind([replace(link, rename="other.{topic}")]).job(row)
+
+
 def test_a_link_into_itself_is_refused(kafka: LocalCluster) -> None:
     topic = new_topic(kafka.bootstrap, "itself")
     link = link_of(kafka.bootstrap, topic)
@@ -381,7 +406,7 @@ def _values(bootstrap: str, topic: str) -> dict[int, bytes]:
         return {
             offset: value
             for batch in reader.read(topic, columns=("offset", "value"))
-            for offset, value in zip(*(column.to_pylist() for column in batch.columns), strict=True)
+            for offset, value in zip(*(batch.column(name).to_pylist() for name in ("offset", "value")), strict=True)
         }
 
 

@@ -95,7 +95,7 @@ def test_retriable_failures_are_waited_out_until_the_deadline() -> None:
     assert set(error.causes) == {"a:1: cut", "asking: NOT_LEADER_OR_FOLLOWER (error 6)"}
 
 
-def test_each_cause_is_told_once_and_the_newest_last() -> None:
+def test_each_cause_is_reported_once_and_the_newest_last() -> None:
     first, second = ConnectionLost("a:1", "cut"), ConnectionLost("b:2", "refused")
     tries = attempts(0.05)
     tries.failed(second)

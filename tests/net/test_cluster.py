@@ -222,7 +222,7 @@ def test_a_moved_leader_is_found(kafka: FakeKafka, cluster: Cluster) -> None:
     assert cluster.leader("t", 0).id == kafka.leader("t", 0)
 
 
-def test_what_is_known_is_told_without_asking(kafka: FakeKafka, cluster: Cluster) -> None:
+def test_what_is_known_is_returned_without_asking(kafka: FakeKafka, cluster: Cluster) -> None:
     assert cluster.known.topics == {}
     assert kafka.requests == []
     cluster.topic("t")
@@ -337,7 +337,7 @@ def test_downtime_is_waited_out(kafka: FakeKafka, cluster: Cluster) -> None:
         timer.join()
 
 
-def test_the_caller_hears_of_every_failure_before_the_next_try(kafka: FakeKafka, cluster: Cluster) -> None:
+def test_the_caller_gets_every_failure_before_the_next_try(kafka: FakeKafka, cluster: Cluster) -> None:
     heard: list[OttlaError] = []
     kafka.cut("ListOffsets", times=1)
     cluster.call(LeaderOf("t", 0), end_of("t", 0), check=check_end, what="asking", retrying=heard.append)
@@ -462,7 +462,7 @@ def test_a_deadline_without_end_is_no_trouble_for_locks_and_polls(kafka: FakeKaf
 
 
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
-def test_a_forked_child_is_told_to_make_a_client_of_its_own(kafka: FakeKafka, cluster: Cluster) -> None:
+def test_a_forked_child_must_make_a_client_of_its_own(kafka: FakeKafka, cluster: Cluster) -> None:
     cluster.metadata()
     assert in_a_child(lambda: print(cluster.metadata())) == 0
     assert len(cluster.metadata().brokers) == 3

@@ -282,7 +282,7 @@ def test_a_drip_of_single_bytes_does_not_extend_the_deadline() -> None:
         assert time.monotonic() - started < 3
 
 
-def test_a_late_answer_meets_nobody() -> None:
+def test_a_late_answer_is_dropped() -> None:
     release = threading.Event()
 
     def late(peer: Peer) -> None:
@@ -370,7 +370,7 @@ def test_a_broken_answer_ends_the_connection_with_its_reason(script: Script, rea
         assert connection.closed
 
 
-def test_an_answer_that_nobody_asked_for_ends_the_connection() -> None:
+def test_an_answer_without_a_request_ends_the_connection() -> None:
     with serving(broker(unasked)) as address, connect(address) as connection:
         assert ask(connection).cluster_id == "c"
         assert connection.pump(Deadline.after(1)) == 0
@@ -430,7 +430,7 @@ def tls_alert(peer: Peer) -> None:
         (huge, ConnectFailed, "not a Kafka broker"),
     ],
 )
-def test_what_is_not_a_broker_is_told_apart(script: Script, kind: type[NetworkError], reason: str) -> None:
+def test_what_is_not_a_broker_is_recognized(script: Script, kind: type[NetworkError], reason: str) -> None:
     with serving(script) as address:
         started = time.monotonic()
         with pytest.raises(kind, match=reason) as caught:

@@ -115,7 +115,7 @@ def large(frames: Frames, byte: int, size: int = 3_000_000) -> memoryview:
             return frame
 
 
-def test_memory_that_somebody_looks_at_is_not_used_again() -> None:
+def test_memory_with_a_view_is_not_used_again() -> None:
     frames = Frames()
     frames.buffers = Buffers(16_000_000)
     first = large(frames, 1)
@@ -139,7 +139,7 @@ def test_memory_that_somebody_looks_at_is_not_used_again() -> None:
         pytest.param(lambda frame: iter(frame), id="an iterator"),
     ],
 )
-def test_whoever_looks_at_memory_however_keeps_it(look: Callable[[memoryview], object]) -> None:
+def test_every_kind_of_view_keeps_its_memory(look: Callable[[memoryview], object]) -> None:
     """A bug: reuse depended on CPython's reference counts, which the next version counts differently."""
     frames = Frames()
     frames.buffers = Buffers(64_000_000)
@@ -158,7 +158,7 @@ def _numbers(held: object) -> list[int]:
     return held.to_pylist() if isinstance(held, pa.Array) else list(held)  # type: ignore[call-overload, no-any-return]
 
 
-def test_memory_that_nobody_looks_at_is_used_again() -> None:
+def test_memory_without_a_view_is_used_again() -> None:
     frames = Frames()
     frames.buffers = Buffers(16_000_000)
     places = set()

@@ -138,7 +138,7 @@ def test_a_forked_child_that_closes_does_not_disturb_its_parent_that_connects() 
         assert looking.result(10).cluster_id == "1"
 
 
-def test_errors_of_a_wait_that_nobody_interrupted_stay_as_they_are() -> None:
+def test_errors_of_a_wait_that_was_not_interrupted_stay_the_same() -> None:
     with pytest.raises(TimeoutError), Interrupt().ends(lambda: None):
         raise TimeoutError
 
@@ -159,6 +159,6 @@ def test_after_an_interrupt_nothing_is_begun() -> None:
     assert stopped == [1]
 
 
-def test_a_deadline_still_ends_it_when_nobody_closes() -> None:
+def test_a_deadline_still_ends_it_without_a_close() -> None:
     with black_hole() as address, Cluster([address]) as cluster, pytest.raises(OttlaError, match=r"no answer|answered"):
         cluster.connection(Broker(1, *address), deadline=Deadline.after(0.2))

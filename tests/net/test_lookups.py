@@ -65,7 +65,7 @@ def test_a_lookup_brings_metadata_and_creates_only_what_it_may(kafka: FakeKafka)
         eventually(lambda: "new" in kafka._dispatcher.state.topics)
 
 
-def test_an_address_where_nobody_answers_is_told_once_and_how_long_it_was_away(kafka: FakeKafka) -> None:
+def test_an_address_that_does_not_answer_is_reported_once_and_how_long_it_was_away(kafka: FakeKafka) -> None:
     kafka.all_down()
     address, dead = kafka.addresses[1], closed_port()
     with Cluster(f"{address},{dead}", retry=QUICK, timeouts=TIMES, chance=random.Random(1)) as cluster:

@@ -138,7 +138,7 @@ def test_each_request_has_one_answer_whatever_becomes_of_the_connection(
     assert link.requests == 0
 
 
-def test_a_request_that_nobody_answers_runs_out_of_time(kafka: FakeKafka, cluster: Cluster) -> None:
+def test_a_request_without_an_answer_times_out(kafka: FakeKafka, cluster: Cluster) -> None:
     actor = Asking(cluster, seconds=0.2)
     actor.loop.start(actor)
     try:
@@ -197,7 +197,7 @@ def test_the_actor_is_called_again_at_the_time_it_names(asking: Asking) -> None:
     asking.loop.call(lambda: setattr(asking, "until", float("inf")))
 
 
-def test_an_error_of_the_actor_ends_the_loop_and_is_told(asking: Asking, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_error_of_the_actor_ends_the_loop_and_is_reported(asking: Asking, caplog: pytest.LogCaptureFixture) -> None:
     def fail() -> None:
         raise RuntimeError("a bug")
 

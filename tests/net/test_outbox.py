@@ -61,7 +61,7 @@ def test_buffers_are_offered_as_they_are_not_as_copies() -> None:
     assert bytes(outbox.next()[0]) == b"after!"
 
 
-def test_emptying_it_names_the_requests_that_nobody_else_knows() -> None:
+def test_emptying_it_names_the_requests_that_only_it_knows() -> None:
     outbox = Outbox()
     outbox.add(request(0), views(b"answered"))
     outbox.add(request(1, Reply.NONE), views(b"not answered"))

@@ -73,13 +73,13 @@ def test_an_untrusted_authority_is_refused_at_once(kafka: LocalCluster) -> None:
     assert "Tls(ca_file=...)" in str(error)
 
 
-def test_a_plaintext_client_on_a_tls_port_is_told_so(kafka: LocalCluster) -> None:
+def test_a_plaintext_client_on_a_tls_port_gets_an_error_that_says_so(kafka: LocalCluster) -> None:
     error = refusal(kafka.ssl_bootstrap, PLAINTEXT)
     assert isinstance(error, SecurityMismatch)
     assert "the port speaks TLS: set Security(tls=" in str(error)
 
 
-def test_a_tls_client_on_a_plaintext_port_is_told_so(kafka: LocalCluster) -> None:
+def test_a_tls_client_on_a_plaintext_port_gets_an_error_that_says_so(kafka: LocalCluster) -> None:
     error = refusal(kafka.bootstrap, Security(tls=Tls()), seconds=0.5)
     assert isinstance(error, NoBrokerReachable)
     assert "is this a listener without TLS?" in str(error)
@@ -173,7 +173,7 @@ def _await_new_leader(cluster: Cluster, topic: str, partition: int, old: int) ->
 
 
 @pytest.mark.broker
-def test_a_producer_with_a_wrong_password_is_told_at_once(kafka: LocalCluster) -> None:
+def test_a_producer_with_a_wrong_password_gets_the_error_at_once(kafka: LocalCluster) -> None:
     wrong = Security(tls=kafka.security("alice").tls, sasl=Scram("alice", "guessed"))
     assert kafka.secure_bootstrap is not None
     with ottla.Producer(kafka.secure_bootstrap, security=wrong, delivery_timeout=300) as producer:

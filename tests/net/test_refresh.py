@@ -28,7 +28,7 @@ def asked(refresh: MetadataRefresh, now: float, *topics: str) -> Lookup:
     return lookup
 
 
-def test_what_nobody_doubts_is_not_looked_up() -> None:
+def test_what_is_not_in_doubt_is_not_looked_up() -> None:
     refresh = new_refresh()
     assert refresh.due(0.0, {"t"}, refreshed={"t"}) is None
     assert refresh.next_at({"t"}) == math.inf
@@ -107,7 +107,7 @@ def test_an_answer_that_is_not_good_enough_is_asked_for_later_each_time_whatever
     assert refresh.next_at({"t"}) == now + RETRY.initial, "a good answer ends it"
 
 
-def test_it_is_dark_at_once_when_nobody_listens_or_lets_us_in_and_after_a_while_of_silence() -> None:
+def test_it_is_dark_at_once_when_no_broker_listens_or_lets_us_in_and_after_a_while_of_silence() -> None:
     for error, is_dark in ((REFUSED, True), (AuthenticationFailed("a:1", "no"), True), (SILENT, False), (LOST, False)):
         refresh = new_refresh()
         refresh.doubt("t")

@@ -71,7 +71,7 @@ def test_an_unknown_authority_is_refused(secure: Address) -> None:
         connect(secure, Tls())
 
 
-def test_a_certificate_for_another_name_is_refused_unless_told_otherwise(ca: trustme.CA, ca_file: Path) -> None:
+def test_a_certificate_for_another_name_is_refused_by_default(ca: trustme.CA, ca_file: Path) -> None:
     with serving(broker(answers), tls=server_side(ca, "elsewhere.example")) as address:
         with pytest.raises(SecurityMismatch, match=r"not valid for '127\.0\.0\.1'.*by a name in the certificate"):
             connect(address, Tls(ca_file=ca_file))
@@ -84,13 +84,13 @@ def test_unchecked_host_names_do_not_mean_unchecked_certificates(secure: Address
         connect(secure, Tls(check_hostname=False))
 
 
-def test_a_plaintext_client_on_a_tls_port_is_told_so(secure: Address) -> None:
+def test_a_plaintext_client_on_a_tls_port_gets_an_error_that_says_so(secure: Address) -> None:
     # Python's TLS server closes without an alert, Kafka's sends one: both texts name TLS.
     with pytest.raises(ConnectFailed, match="TLS"):
         connect(secure, None)
 
 
-def test_a_tls_client_on_a_plaintext_port_is_told_so(ca_file: Path) -> None:
+def test_a_tls_client_on_a_plaintext_port_gets_an_error_that_says_so(ca_file: Path) -> None:
     def answers_plainly(peer: Peer) -> None:
         peer.read(5)
         peer.send(frame(0, b"not TLS at all"))

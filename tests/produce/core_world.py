@@ -25,8 +25,9 @@ from ottla.net.metadata import Broker, Metadata, Partition
 from ottla.net.metadata import Topic as TopicMetadata
 from ottla.net.refresh import Lookup, LookupResult, MetadataRefresh
 from ottla.produce.coordinator import PreparedTransaction
-from ottla.produce.core import Connect, Core, Effect, Identify, ReadTail, Replace, Send, Store
+from ottla.produce.core import Core
 from ottla.produce.delivery import Delivery, Shipment
+from ottla.produce.effects import Connect, Effect, Identify, ReadTail, Replace, Send, Store
 from ottla.produce.failures import Failures
 from ottla.produce.fast_path import FastPath, Offer
 from ottla.produce.intake import Handover
@@ -241,7 +242,7 @@ class World:
         self.carry_out()
 
     def fail_all(self) -> None:
-        self.core.fail_all(NotDelivered("the transaction was aborted"))
+        self.core.expiry.fail_all(NotDelivered("the transaction was aborted"))
         self.carry_out()
 
     def begin_transaction(self) -> None:
@@ -265,7 +266,7 @@ class World:
 
     def sweep(self) -> None:
         """What the sender does every tenth of a second."""
-        self.core.expire(self.now)
+        self.core.expiry.expire(self.now)
         self.carry_out()
         self.core.forget_idle(self.now, seconds=300.0)
         self.carry_out()
@@ -278,13 +279,13 @@ class World:
         self.carry_out()
 
     def drop(self, size_bytes: int) -> None:
-        self.core.drop_unsent(size_bytes)
+        self.core.expiry.drop_unsent(size_bytes)
         dropped = [effect.batch for effect in self.core.effects if isinstance(effect, Settle)]
         assert not any(batch.attempts for batch in dropped), "only what was never sent"
         self.carry_out()
 
     def drop_stored(self, size_bytes: int) -> None:
-        self.core.drop_stored(size_bytes)
+        self.core.expiry.drop_stored(size_bytes)
         self.carry_out()
 
     def keep(self) -> None:

@@ -14,7 +14,7 @@ import pytest
 
 from ottla.errors import NotDelivered, OttlaError
 from ottla.produce import core as core_module
-from ottla.produce import hook
+from ottla.produce import expiry, hook
 from ottla.produce.core import Core
 from ottla.produce.fast_path import FastRecord, Offer
 from ottla.produce.lane import Lane
@@ -184,12 +184,13 @@ def test_no_history_loses_doubles_reorders_or_forgets_a_record(kind: str) -> Non
 
 def _forgets_what_was_sent(monkeypatch: pytest.MonkeyPatch) -> None:
     """Expiry: a batch that is in flight is reported as certainly not written."""
-    real = core_module._not_delivered
+    real = expiry.not_delivered
 
     def certain(batch: Outgoing, reason: str, **rest: Any) -> NotDelivered:
         return real(batch, reason, **{**rest, "maybe_written": False})
 
-    monkeypatch.setattr(core_module, "_not_delivered", certain)
+    for module in (core_module, expiry):
+        monkeypatch.setattr(module, "not_delivered", certain)
 
 
 def _never_expires_what_waits(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -199,7 +200,9 @@ def _never_expires_what_waits(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def _drops_what_is_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
     """Dropping: batches that a broker may have are dropped too."""
-    monkeypatch.setattr(Core, "drop_unsent", lambda self, size: self._drop(size, lambda batch: batch.held_bytes))
+    monkeypatch.setattr(
+        expiry.Expiry, "drop_unsent", lambda self, size: self._drop(size, lambda batch: batch.held_bytes)
+    )
 
 
 def _sends_before_it_is_stored(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ import ottla
 from ottla.model import TopicPartition
 from ottla.net import Cluster
 from ottla.produce import tail
-from ottla.produce.core import Search
+from ottla.produce.effects import Search
 from ottla.produce.outgoing import Identity
 from ottla.testing import FakeKafka
 from ottla.wire.batch import split

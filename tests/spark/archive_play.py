@@ -25,7 +25,7 @@ from ottla.lake.lake import Lake
 from ottla.lake.layout import Format, LakeSettings
 from ottla.lake.writer import FileOptions
 from ottla.model import OffsetRange
-from ottla.spark.archiving import archive_stream
+from ottla.spark.archiving import start_query
 
 FILE_BYTES = 1 << 18
 COPIED_AT_ONCE = 4_000
@@ -62,7 +62,7 @@ def play(settings: dict[str, Any]) -> None:
             options=FileOptions(file_bytes=FILE_BYTES, row_group_bytes=1 << 16),
         )
         cutting = Cutting(file_bytes=FILE_BYTES, workers=4, batch_bytes=4 * FILE_BYTES)
-        queries.append(archive_stream(spark, lake, job, ArchiveRequest(topics=(settings["topic"],)), cutting=cutting))
+        queries.append(start_query(spark, lake, job, ArchiveRequest(topics=(settings["topic"],)), cutting=cutting))
     copy_query = _copy(spark, settings) if settings.get("copy") else None
     for query in queries:
         while not query.wait(1.0):

@@ -16,6 +16,7 @@ from ottla.jobs.replay_partition import Target
 from ottla.jobs.replay_plan import plan
 from ottla.jobs.replay_source import Selection, open_source
 from ottla.jobs.replay_throttle import ReplayControl
+from ottla.net.access import ClusterAccess
 
 
 def main(settings: dict[str, Any]) -> None:
@@ -41,7 +42,7 @@ def main(settings: dict[str, Any]) -> None:
         .start()
     )
     query.awaitTermination()
-    target = Target(bootstrap=bootstrap, topic=settings["replayed"])
+    target = Target(access=ClusterAccess(bootstrap=bootstrap), topic=settings["replayed"])
     planned = plan(open_source(settings["archive"]), Selection(), target)
     results["replayed"] = len(list(engine.run(planned.job(ReplayControl()), planned.ranges, spark=spark)))
     results["machines"] = spark.sparkContext._jsc.sc().getExecutorMemoryStatus().size()

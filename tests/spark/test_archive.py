@@ -12,6 +12,7 @@ import pyarrow.dataset as ds
 import pytest
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
+from tests.waiting import eventually
 
 from ottla.admin import Admin
 from ottla.cluster import LocalCluster
@@ -29,7 +30,8 @@ from ottla.lake.verifying import Checked, verify_brokers, verify_files
 from ottla.lake.writer import FileOptions
 from ottla.model import OffsetRange
 from ottla.produce.producer import Producer
-from ottla.spark.archiving import archive_stream
+from ottla.spark import archive_stream
+from ottla.spark.archiving import start_query
 from ottla.wire.decode import SCHEMA
 
 if TYPE_CHECKING:
@@ -71,7 +73,7 @@ class Stand:
     def stream(self, *, every: float | None = None, checkpoint: str | None = None, **request: object) -> list[Entry]:
         """A query that ends where the topic ends now."""
         entries: list[Entry] = []
-        query = archive_stream(
+        query = start_query(
             self.spark,
             self.lake,
             self.job,
@@ -79,7 +81,7 @@ class Stand:
             cutting=_CUTTING,
             every=every,
             checkpoint=checkpoint,
-            told=entries.append,
+            on_entry=entries.append,
         )
         assert query.wait(_SECONDS)
         return entries
@@ -186,7 +188,29 @@ def test_a_checkpoint_of_something_else_is_refused(kafka: LocalCluster, spark: S
     assert stand.lake.ledger.numbers() == []
 
 
-def test_what_is_wrong_is_told_before_a_query_starts(kafka: LocalCluster, spark: SparkSession, tmp_path: Path) -> None:
+def test_one_call_archives_as_a_stream(kafka: LocalCluster, spark: SparkSession, tmp_path: Path) -> None:
+    path, topic, entries = tmp_path / "lake", "spark-archive-call", list[Entry]()
+    with Admin(kafka.bootstrap) as admin, Producer(kafka.bootstrap) as producer:
+        admin.create_topic(topic, partitions=2)
+        producer.send_many(topic, [b"%d" % number for number in range(500)])
+    with pytest.raises(ConfigError, match="every must be seconds above 0"):
+        archive_stream(spark, topic, path, brokers=kafka.bootstrap, every=0)
+    query = archive_stream(
+        spark, topic, path, brokers=kafka.bootstrap, every=None, partition_by="topic", on_entry=entries.append
+    )
+    assert query.wait(_SECONDS)
+    assert records(entries) == 500
+    with pytest.raises(LakeError, match="partition"):
+        archive_stream(spark, topic, path, brokers=kafka.bootstrap, partition_by="topic,date")
+    with Producer(kafka.bootstrap) as producer:
+        producer.send_many(topic, [b"more"] * 20)
+    following = archive_stream(spark, topic, path, brokers=kafka.bootstrap, every=0.5, on_entry=entries.append)
+    eventually(lambda: records(entries) == 520, "the query follows the topic", seconds=_SECONDS)
+    following.stop()
+    assert Lake.open(path).staged() == []
+
+
+def test_wrong_use_is_reported_before_a_query_starts(kafka: LocalCluster, spark: SparkSession, tmp_path: Path) -> None:
     stand = Stand(kafka, spark, "spark-archive-wrong", tmp_path / "a")
     stand.produce(0, 300)
     stand.stream()
@@ -231,11 +255,11 @@ def test_a_topic_that_was_deleted_does_not_stop_the_others(
         with Producer(kafka.bootstrap) as producer:
             producer.send_many(gone, [b"soon gone"] * 20)
         request = ArchiveRequest(topics=(stand.topic, gone))
-        query = archive_stream(spark, stand.lake, stand.job, request, cutting=_CUTTING)
+        query = start_query(spark, stand.lake, stand.job, request, cutting=_CUTTING)
         assert query.wait(_SECONDS)
         admin.delete_topics([gone])
     stand.produce(300, 200)
-    query = archive_stream(spark, stand.lake, stand.job, request, cutting=_CUTTING)
+    query = start_query(spark, stand.lake, stand.job, request, cutting=_CUTTING)
     assert query.wait(_SECONDS)
     assert sum(offset for tp, offset in stand.lake.positions().items() if tp.topic == stand.topic) == 500
     assert set(query.troubles) == {gone}

@@ -188,7 +188,7 @@ def test_finishing_twice_at_the_same_time_is_no_harm(play: Play, topic: str, log
     assert log.committed(topic) == log.everything(topic) == VALUES
 
 
-def test_a_failed_batch_is_aborted_and_holds_nobody_up(play: Play, topic: str, log: Log) -> None:
+def test_a_failed_batch_is_aborted_and_holds_up_no_reader(play: Play, topic: str, log: Log) -> None:
     messages = play.tasks(0, {0: ["x"], 1: ["y"]})
     play.abort([messages[0], None], 0)  # Spark does not know what became of task 1
     assert log.committed(topic) == []
@@ -275,7 +275,7 @@ def test_transactions_that_timed_out_before_the_record_fail_the_batch_as_a_whole
     assert log.committed(topic) == VALUES
 
 
-def test_a_recorded_batch_that_is_lost_completely_is_written_anew(
+def test_a_recorded_batch_that_is_lost_completely_is_written_again(
     play: Play, kafka: LocalCluster, topic: str, log: Log
 ) -> None:
     messages = play.tasks(0, ROWS)
@@ -372,7 +372,7 @@ def test_a_committed_share_whose_id_was_taken_over_is_not_believed_lost(
     assert log.committed(topic) == log.everything(topic) == VALUES
 
 
-def test_transactions_lost_between_record_and_end_are_told_and_repaired(
+def test_transactions_lost_between_record_and_end_are_reported_and_repaired(
     play: Play, kafka: LocalCluster, topic: str, log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     messages = play.tasks(0, ROWS)

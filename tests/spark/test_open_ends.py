@@ -98,7 +98,7 @@ def test_offsets_that_leave_out_a_new_partition_are_refused_as_the_connector_doe
         new_ranges(Known(query, {A0: (0, 15), A1: (0, 1)}), query, OpenEnd({A0: 10}, frozenset([A0])))
 
 
-def test_a_log_that_is_shorter_now_is_an_error_or_told(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_log_that_is_shorter_now_is_an_error_or_reported(caplog: pytest.LogCaptureFixture) -> None:
     logs = Known(parsed(), {A0: (0, 4)})
     with pytest.raises(OffsetsLost, match=r"offsets \[4, 10\) are lost: the log now ends at 4"):
         new_ranges(logs, parsed(), OpenEnd({A0: 10}, None))

@@ -16,7 +16,7 @@ from ottla.fetch.options import OnLost
 from ottla.model import Isolation, TopicPartition
 from ottla.spark import option_names
 from ottla.spark.option_names import CONNECTION, IGNORED, READING, REFUSED, WRITING
-from ottla.spark.options import connection
+from ottla.spark.options import cluster_access
 from ottla.spark.read_options import (
     Assigned,
     End,
@@ -118,7 +118,7 @@ def test_a_misspelt_option_gets_the_nearest_name(written: str, meant: str) -> No
         for_batch({**BASE, written: "1"})
 
 
-def test_a_forgotten_prefix_is_told() -> None:
+def test_a_forgotten_prefix_is_reported() -> None:
     with pytest.raises(ConfigError, match=r"it is written kafka\.bootstrap\.servers"):
         for_batch({"bootstrap.servers": "localhost:9092", "subscribe": "clicks"})
 
@@ -282,7 +282,7 @@ def test_portions_and_fetching() -> None:
     assert (parsed.fetching.request_bytes, parsed.fetching.max_wait) == (2048, 0.005)
 
 
-def test_limits_of_a_stream_are_told_and_ignored_by_a_batch(caplog: pytest.LogCaptureFixture) -> None:
+def test_limits_of_a_stream_are_reported_and_ignored_by_a_batch(caplog: pytest.LogCaptureFixture) -> None:
     assert batch(maxOffsetsPerTrigger="5").limits.max_records == 5
     assert "option maxOffsetsPerTrigger is for streaming queries" in caplog.text
 
@@ -299,18 +299,18 @@ def test_read_options_can_be_pickled() -> None:
 
 
 def test_timeouts_and_names_of_the_client() -> None:
-    found = connection({**BASE, "kafka.request.timeout.ms": "1500", "kafka.default.api.timeout.ms": "9000"})
+    found = cluster_access({**BASE, "kafka.request.timeout.ms": "1500", "kafka.default.api.timeout.ms": "9000"})
     assert (found.timeouts.request, found.timeouts.total) == (1.5, 9.0)
     assert found.with_timeout(77.0).timeouts.total == 77.0
-    assert connection({**BASE, "kafka.client.id": "me"}).client_id == "me"
-    assert connection({**BASE, "groupIdPrefix": "team"}).client_id == "team"
+    assert cluster_access({**BASE, "kafka.client.id": "me"}).client_id == "me"
+    assert cluster_access({**BASE, "groupIdPrefix": "team"}).client_id == "team"
 
 
 # Security
 
 
 def test_nothing_said_is_plaintext() -> None:
-    assert connection(SERVERS).security.protocol == "PLAINTEXT"
+    assert cluster_access(SERVERS).resolved_security().protocol == "PLAINTEXT"
 
 
 @pytest.mark.parametrize(
@@ -328,7 +328,7 @@ def test_nothing_said_is_plaintext() -> None:
 )
 def test_jaas_entries_of_the_plain_and_scram_modules(mechanism: str, jaas: str, sasl: object) -> None:
     given = secured(security_protocol="SASL_PLAINTEXT", sasl_mechanism=mechanism, sasl_jaas_config=jaas)
-    security = connection(given).security
+    security = cluster_access(given).resolved_security()
     assert (security.protocol, security.sasl) == ("SASL_PLAINTEXT", sasl)
 
 
@@ -382,7 +382,7 @@ def test_jaas_entries_of_the_plain_and_scram_modules(mechanism: str, jaas: str, 
 )
 def test_security_that_cannot_work_is_refused(given: dict[str, str], error: str) -> None:
     with pytest.raises(ConfigError, match=error) as caught:
-        connection(secured(**given))
+        cluster_access(secured(**given))
     assert "s3cret" not in str(caught.value)
 
 
@@ -410,7 +410,7 @@ def test_certificates_may_be_files() -> None:
         ssl_key_password="hidden",
         ssl_endpoint_identification_algorithm="",
     )
-    tls: Any = connection(given).security.tls
+    tls: Any = cluster_access(given).resolved_security().tls
     assert (tls.ca_file, tls.cert_file, tls.key_file, tls.key_password) == ("/ca.pem", "/me.pem", None, "hidden")
     assert tls.check_hostname is False
 
@@ -418,6 +418,6 @@ def test_certificates_may_be_files() -> None:
 @pytest.mark.parametrize("text", [PEM, PEM.replace("\n", "\\n"), PEM.replace("\n", " ")])
 def test_certificates_may_be_in_the_option_itself_however_their_lines_end(text: str) -> None:
     given = secured(security_protocol="SSL", ssl_truststore_type="PEM", ssl_truststore_certificates=text)
-    tls: Any = connection(given).security.tls
+    tls: Any = cluster_access(given).resolved_security().tls
     assert Path(tls.ca_file).read_text().strip() == PEM.strip()
-    assert connection(given).security.tls.ca_file == tls.ca_file  # type: ignore[union-attr]
+    assert cluster_access(given).resolved_security().tls.ca_file == tls.ca_file  # type: ignore[union-attr]

@@ -176,7 +176,7 @@ class _Site:
 
 
 @pytest.mark.broker
-def test_each_window_is_told_once_over_restarts_and_late_data_is_counted(
+def test_each_window_is_written_once_over_restarts_and_late_data_is_counted(
     spark: SparkSession, kafka: LocalCluster, tmp_path: Path
 ) -> None:
     site = _Site(spark, kafka, tmp_path, "restarts")
@@ -207,7 +207,7 @@ def test_results_go_to_files_that_any_reader_understands(
 
 
 @pytest.mark.broker
-def test_in_update_mode_a_window_is_told_whenever_it_changes(
+def test_in_update_mode_a_window_is_written_whenever_it_changes(
     spark: SparkSession, kafka: LocalCluster, tmp_path: Path
 ) -> None:
     site = _Site(spark, kafka, tmp_path, "update")

@@ -15,15 +15,16 @@ from cryptography.hazmat.primitives.serialization import BestAvailableEncryption
 from ottla.cluster import LocalCluster
 from ottla.config import OAuthBearer, Plain
 from ottla.errors import ConfigError
+from ottla.net.access import ClusterAccess
 from ottla.net.tokens import ClientCredentials
-from ottla.spark.options import Connection, connection
+from ottla.spark.options import cluster_access
 
 MODULE = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule required {};"
 
 
-def given(**options: str) -> Connection:
+def given(**options: str) -> ClusterAccess:
     named = {f"kafka.{name.replace('_', '.')}": value for name, value in options.items()}
-    return connection({"kafka.bootstrap.servers": "localhost:9092", **named})
+    return cluster_access({"kafka.bootstrap.servers": "localhost:9092", **named})
 
 
 # Key stores
@@ -71,7 +72,7 @@ def test_a_store_in_the_old_format_is_refused_with_the_command_that_converts_it(
     path.write_bytes(b"\xfe\xed\xfe\xed\x00\x00\x00\x02")
     parsed = given(security_protocol="SSL", ssl_truststore_location=str(path))
     with pytest.raises(ConfigError, match=r"keytool -importkeystore -srckeystore .*trust\.jks -dest"):
-        _ = parsed.security
+        parsed.resolved_security()
 
 
 @pytest.mark.parametrize("content", [b"", b"0\x82no store", None])
@@ -81,7 +82,7 @@ def test_what_is_no_store_is_named(tmp_path: Path, content: bytes | None) -> Non
         path.write_bytes(content)
     parsed = given(security_protocol="SSL", ssl_keystore_location=str(path), ssl_keystore_password="x")
     with pytest.raises(ConfigError, match=r"own\.p12"):
-        _ = parsed.security
+        parsed.resolved_security()
 
 
 @pytest.mark.parametrize(
@@ -110,7 +111,7 @@ def bearer(entry: str, **options: str) -> OAuthBearer:
     parsed = given(
         security_protocol="SASL_SSL", sasl_mechanism="OAUTHBEARER", sasl_jaas_config=MODULE.format(entry), **options
     )
-    sasl = pickle.loads(pickle.dumps(parsed)).security.sasl
+    sasl = pickle.loads(pickle.dumps(parsed)).resolved_security().sasl
     assert isinstance(sasl, OAuthBearer)
     return sasl
 
@@ -179,4 +180,4 @@ def test_a_login_module_as_databricks_names_it() -> None:
         sasl_jaas_config="kafkashaded.org.apache.kafka.common.security.plain.PlainLoginModule required"
         ' username="me" password="mine";',
     )
-    assert parsed.security_options.sasl == Plain("me", "mine")
+    assert parsed.resolved_security().sasl == Plain("me", "mine")

@@ -37,7 +37,7 @@ def test_the_settings_that_matter_are_set(spark: SparkSession) -> None:
     assert os.environ["PYSPARK_PYTHON"] == sys.executable
 
 
-def test_a_session_that_is_there_is_taken_and_what_cannot_be_set_is_told(
+def test_a_session_that_is_there_is_taken_and_what_cannot_be_set_is_reported(
     spark: SparkSession, caplog: pytest.LogCaptureFixture
 ) -> None:
     again = ottla.spark.session("another", conf={"spark.driver.memory": "7g", "spark.sql.shuffle.partitions": "2"})

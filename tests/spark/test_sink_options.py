@@ -57,11 +57,11 @@ def test_the_producers_settings_are_taken_under_their_java_names() -> None:
     assert (settings.producer.batching.linger, settings.producer.batching.bytes) == (0.02, 65536)
     assert (settings.producer.max_record_bytes, settings.producer.delivery_timeout) == (2_000_000, 30.0)
     assert (settings.buffering.bytes, settings.buffering.wait) == (4 << 20, 5.0)
-    assert (settings.transaction_timeout, settings.connection.client_id) == (60.0, "writer")
+    assert (settings.transaction_timeout, settings.access.client_id) == (60.0, "writer")
     assert pickle.loads(pickle.dumps(settings)) == settings
 
 
-def test_a_write_is_exactly_once_unless_told_otherwise() -> None:
+def test_a_write_is_exactly_once_by_default() -> None:
     assert batch_settings(BROKERS).guarantee is Guarantee.EXACTLY_ONCE
     given = {**BROKERS, "delivery": "At-Least-Once", "kafka.acks": "1", "kafka.enable.idempotence": "false"}
     settings = batch_settings(given)
@@ -99,7 +99,7 @@ def test_a_topic_that_cannot_be_one_is_refused() -> None:
         batch_settings({**BROKERS, "topic": "a b"})
 
 
-def test_the_commit_log_is_beside_the_checkpoint_unless_told_otherwise() -> None:
+def test_the_commit_log_is_beside_the_checkpoint_by_default() -> None:
     assert stream_settings({**BROKERS, "checkpointLocation": "/a/b"}).commit_log == Path("/a/b/ottla-sink")
     assert stream_settings({**BROKERS, "checkpointLocation": "file:/a%20b"}).commit_log == Path("/a b/ottla-sink")
     both = {**BROKERS, "checkpointLocation": "s3a://bucket/x", "commitLog": "/shared"}

@@ -38,7 +38,7 @@ def test_what_is_older_than_the_first_sight_lags_at_least_since_then() -> None:
     assert history.seconds_behind(10, 130.0) == 30.0
 
 
-def test_a_topic_that_was_created_anew_is_looked_at_anew() -> None:
+def test_a_recreated_topic_is_looked_at_again() -> None:
     history = EndHistory()
     history.add(1000, 100.0)
     history.add(10, 200.0)
@@ -58,7 +58,7 @@ def progress(batch: int, end: Any, latest: Any, *, rows: int = 10, name: str | N
     )
 
 
-def test_every_batch_is_told_with_the_lag_of_each_partition() -> None:
+def test_every_batch_is_reported_with_the_lag_of_each_partition() -> None:
     emitted: list[Event] = []
     now = 100.0
     listener = LagListener(emitted.append, clock=lambda: now)

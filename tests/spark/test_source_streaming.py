@@ -119,7 +119,7 @@ def test_a_query_from_the_end_on_remembers_where_that_was(
         play.await_values(query, list(range(10, 20)))
 
 
-def test_progress_is_published_as_a_group_and_told_as_events(
+def test_progress_is_published_as_a_group_and_emitted_as_events(
     spark: SparkSession, kafka: LocalCluster, tmp_path: Path
 ) -> None:
     topic, group = new_topic(kafka.bootstrap, 2), "source-progress"

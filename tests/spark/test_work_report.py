@@ -85,7 +85,7 @@ def test_damaged_lines_are_counted_and_left_out(report: WorkReport) -> None:
     assert (report.files, report.lines, report.damaged) == (2, 12, 3)
 
 
-def test_waste_repeats_and_retries_are_told(report: WorkReport) -> None:
+def test_waste_repeats_and_retries_are_reported(report: WorkReport) -> None:
     assert (report.wasted_records, report.repeated_records, report.retries) == (50, 40, 2)
     assert report.waste == pytest.approx(50 / (1190 + 40 + 50))
     assert report.troubles == (

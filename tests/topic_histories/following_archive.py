@@ -78,7 +78,7 @@ class FollowsByArchive:
 
     @property
     def committed(self) -> dict[int, int] | None:
-        """By the group that is told."""
+        """By the group that the positions are committed to."""
         return self._world.committed(self._group)
 
     def _next_lake(self) -> None:

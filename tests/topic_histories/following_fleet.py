@@ -36,9 +36,9 @@ class FollowsInFleet:
 
     def position(self, partition: int) -> int | None:
         """Up to where everything is done, as the store says."""
-        lanes = {lane.at: lane for lane in self._fleet.look().lanes}
-        lane = lanes.get(TopicPartition(self._world.topic, partition))
-        return None if lane is None else lane.done
+        states = {state.partition: state for state in self._fleet.look().partitions}
+        state = states.get(TopicPartition(self._world.topic, partition))
+        return None if state is None else state.done
 
     def restart(self, meanwhile: Any = None) -> None:
         """The node leaves, and another one comes."""
@@ -57,7 +57,7 @@ class FollowsInFleet:
 
     @property
     def committed(self) -> dict[int, int] | None:
-        """By the group that is told."""
+        """By the group that the positions are committed to."""
         return self._world.committed(f"{self._group}-told")
 
     def _begin(self) -> None:

@@ -116,7 +116,7 @@ def test_two_processes_with_two_threads_that_compile_at_once_get_their_kernel(tm
     assert len(list(tmp_path.iterdir())) == 1
 
 
-def test_a_cache_that_cannot_be_kept_is_told_by_those_who_fill_it(tmp_path: Path) -> None:
+def test_a_cache_that_cannot_be_kept_is_reported_by_those_who_fill_it(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path / "file")}
     code = "from ottla.wire import warm; warm.warm = lambda: None; warm.main()"

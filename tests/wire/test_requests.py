@@ -362,7 +362,7 @@ def test_any_number_of_partitions_may_have_little_to_say(count: int) -> None:
     assert produce_response(written_by_kio(kio_produce_response(9, brief))) == brief
 
 
-def test_an_error_of_the_whole_fetch_is_told() -> None:
+def test_an_error_of_the_whole_fetch_is_reported() -> None:
     entity_type = load_response_schema(1, 12)
     code = ErrorCode.fetch_session_id_not_found
     body = written_by_kio(of(entity_type, throttle_time=timedelta(0), error_code=code, session_id=7, responses=[]))

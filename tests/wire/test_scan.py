@@ -77,7 +77,7 @@ def test_there_may_be_any_number_of_batches() -> None:
     assert [batch.header.base_offset for batch in spans[1]] == list(range(3000))
 
 
-def test_attributes_that_any_or_all_have_are_told() -> None:
+def test_attributes_that_any_or_all_have_are_reported() -> None:
     (batches,) = scan(*laid_out(log(1) + log(1, base=1, flags=IS_LOG_APPEND)))
     assert batches is not None
     assert (batches.any_attributes, batches.all_attributes) == (IS_LOG_APPEND, 0)

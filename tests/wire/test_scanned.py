@@ -99,7 +99,7 @@ def test_the_same_part_of_them(parts: list[Piece], start: int, length: int, chun
 
 @thorough
 @given(pieces, st.data(), st.sampled_from([1, 25_000, 2 << 20]))
-def test_what_is_damaged_is_told_after_all_that_is_not(parts: list[Piece], data: st.DataObject, size: int) -> None:
+def test_what_is_damaged_is_reported_after_all_that_is_not(parts: list[Piece], data: st.DataObject, size: int) -> None:
     whole = log(parts)
     batches = list(split(whole))
     batch = data.draw(st.sampled_from(batches))
@@ -110,7 +110,7 @@ def test_what_is_damaged_is_told_after_all_that_is_not(parts: list[Piece], data:
 
 
 @pytest.mark.parametrize("verify_crc", [True, False])
-def test_records_that_contradict_themselves_are_told_as_ever(verify_crc: bool) -> None:
+def test_records_that_contradict_themselves_are_reported_as_ever(verify_crc: bool) -> None:
     good = log([([Row(b"a", b"b")], 0, 0)] * 3)
     bad = raw_batch(b"\x7f" + records_bytes([LARGE])[1:], count=1, base_offset=7)
     decoder = Decoder(verify_crc=verify_crc)

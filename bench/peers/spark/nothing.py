@@ -13,7 +13,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from ottla.engines.gc_freeze import settle
+from ottla.engines.gc_freeze import freeze_once
 from ottla.spark.columns import full_schema
 
 _PARTITIONS = 4
@@ -55,7 +55,7 @@ class _Reader(DataSourceReader):
         while left:
             yield batch.slice(0, min(left, rows))
             left -= min(left, rows)
-        settle()
+        freeze_once()
 
     def _batch(self, rows: int) -> pa.RecordBatch:
         shape = to_arrow_schema(self._schema, timezone="UTC")

@@ -19,11 +19,11 @@ from ottla.admin.offsets import At, OffsetAt, OffsetSpec
 from ottla.admin.settings import Changes, Settings
 from ottla.admin.sizes import ReplicaSizes, find_sizes
 from ottla.admin.topics import BROKER_DEFAULT, Apply, NewTopic, TopicDescription
-from ottla.config import PLAINTEXT, Address, Retry, Security, Timeouts
+from ottla.config import PLAINTEXT, Retry, Security, Timeouts
 from ottla.errors import BrokerError, ConnectionLost, ErrorCode, InputError, OttlaError, RequestTimedOut
 from ottla.model import Isolation, OffsetRange, TopicPartition
-from ottla.net.cluster import Cluster, Refresh
-from ottla.net.context import ClientContext
+from ottla.net.cluster import Refresh
+from ottla.net.context import Addresses, ClientContext
 from ottla.net.deadline import Deadline
 from ottla.net.discovery import MetadataQuery, metadata_request
 from ottla.net.metadata import from_response
@@ -53,7 +53,7 @@ class Admin:
 
     def __init__(
         self,
-        cluster: Cluster | str | Iterable[str | Address],
+        cluster: Addresses,
         *,
         security: Security = PLAINTEXT,
         client_id: str = "ottla-admin",
@@ -102,7 +102,7 @@ class Admin:
 
         This is not atomic: if the cluster rejects one topic, its `BrokerError` is raised, and others may exist.
         """
-        deadline = self._deadline(timeout)
+        deadline = self.cluster.deadline(timeout)
         names = [topic.name for topic in new]
         missing = {topic.name: topic for topic in new}
         uncertainty = _Uncertainty(ErrorCode.topic_already_exists)
@@ -131,7 +131,7 @@ class Admin:
         Raises `BrokerError` for whatever would make creating it fail. The settings are empty if the user may not see
         them.
         """
-        deadline = self._deadline(timeout)
+        deadline = self.cluster.deadline(timeout)
 
         def check(response: Any) -> Settings:
             topics.check_create(response)
@@ -152,7 +152,7 @@ class Admin:
 
         Existing records stay where they are. From now on a key may map to another partition than before.
         """
-        deadline = self._deadline(timeout)
+        deadline = self.cluster.deadline(timeout)
         uncertainty = _Uncertainty(ErrorCode.invalid_partitions)
         self.cluster.call(
             Controller(),
@@ -175,7 +175,7 @@ class Admin:
 
     def delete_topics(self, names: Collection[str] | str, *, timeout: float | None = None) -> None:
         """Delete topics. Returns when no broker knows them any more. Raises `BrokerError` if one does not exist."""
-        deadline = self._deadline(timeout)
+        deadline = self.cluster.deadline(timeout)
         topic_names = [names] if isinstance(names, str) else list(names)
         present = dict.fromkeys(topic_names)
         uncertainty = _Uncertainty(ErrorCode.unknown_topic_or_partition)
@@ -203,11 +203,11 @@ class Admin:
     ) -> list[TopicDescription]:
         """Return the named topics (None: all), sorted by name. Raises `BrokerError` if one does not exist."""
         selected = [names] if isinstance(names, str) else names
-        return topics.describe(self.cluster.metadata(selected, deadline=self._deadline(timeout)))
+        return topics.describe(self.cluster.metadata(selected, deadline=self.cluster.deadline(timeout)))
 
     def topic_names(self, *, timeout: float | None = None) -> list[str]:
         """Return the names of all topics except Kafka's internal ones, sorted."""
-        metadata = self.cluster.metadata(None, deadline=self._deadline(timeout))
+        metadata = self.cluster.metadata(None, deadline=self.cluster.deadline(timeout))
         return sorted(name for name, topic in metadata.topics.items() if not topic.internal)
 
     def list_offsets(
@@ -223,7 +223,7 @@ class Admin:
         Asks all leaders at the same time, and asks again only for partitions whose leader moved. Raises `InputError`
         for an invalid time.
         """
-        deadline = self._deadline(timeout)
+        deadline = self.cluster.deadline(timeout)
         offsets.wire_timestamp(at)  # rejects an invalid time before anything is sent
         selected = self._partitions(partitions, deadline)
         return find_offsets(self.cluster, selected, at=at, isolation=isolation, deadline=deadline)
@@ -232,7 +232,7 @@ class Admin:
         self, partitions: str | Iterable[str | TopicPartition], *, timeout: float | None = None
     ) -> dict[TopicPartition, OffsetRange]:
         """Return where each log begins and ends. Its length is an estimate: compaction and transactions leave gaps."""
-        deadline = self._deadline(timeout)
+        deadline = self.cluster.deadline(timeout)
         selected = self._partitions(partitions, deadline)
         first = self.list_offsets(selected, OffsetSpec.EARLIEST, timeout=deadline.remaining())
         last = self.list_offsets(selected, OffsetSpec.LATEST, timeout=deadline.remaining())
@@ -242,7 +242,7 @@ class Admin:
         self, partitions: Iterable[TopicPartition], *, timeout: float | None = None
     ) -> dict[TopicPartition, OffsetRange]:
         """Return `log_ranges`, without the partitions whose range no broker can tell within a few seconds."""
-        deadline = self._deadline(timeout)
+        deadline = self.cluster.deadline(timeout)
         selected = list(partitions)
         self.cluster.metadata({tp.topic for tp in selected}, deadline=deadline, refresh=Refresh.IF_STALE)
         return find_ranges(self.cluster, selected, deadline=deadline)
@@ -255,7 +255,7 @@ class Admin:
             lambda version_of: settings.build_describe(version_of, topic_names),
             check=settings.read_describe,
             what=f"describing the settings of {_named('topic', topic_names)}",
-            deadline=self._deadline(timeout),
+            deadline=self.cluster.deadline(timeout),
         )
 
     def alter_settings(
@@ -265,7 +265,7 @@ class Admin:
 
         Returns when every broker has the change.
         """
-        deadline = self._deadline(timeout)
+        deadline = self.cluster.deadline(timeout)
         self.cluster.call(
             Controller(),
             lambda version_of: settings.build_alter(version_of, topic, changes, apply=apply),
@@ -286,7 +286,7 @@ class Admin:
         self, names: Collection[str] | str | None = None, *, timeout: float | None = None
     ) -> ReplicaSizes:
         """Return the size of each replica of the named topics (None: all), and the brokers that did not respond."""
-        deadline = self._deadline(timeout)
+        deadline = self.cluster.deadline(timeout)
         return find_sizes(self.cluster, self.describe_topics(names, timeout=deadline.remaining()), deadline=deadline)
 
     def _partitions(self, selection: str | Iterable[str | TopicPartition], deadline: Deadline) -> list[TopicPartition]:
@@ -325,9 +325,6 @@ class Admin:
             isolation=Isolation.READ_UNCOMMITTED,
             deadline=deadline,
         )
-
-    def _deadline(self, timeout: float | None) -> Deadline:
-        return Deadline.after(self.cluster.timeouts.total if timeout is None else timeout)
 
     def _broker_seconds(self, deadline: Deadline) -> float:
         """Return the time the broker may take, a little less than we wait for it."""

@@ -106,7 +106,7 @@ def commit(
     if not offsets:
         return
     what = f"committing offsets of group {member.group}"
-    limit = deadline or Deadline.after(cluster.timeouts.total)
+    limit = deadline or cluster.deadline()
     fields = _commit_fields(member, offsets)
     ids = {tp: entry.topic_id for tp, entry in offsets.items()}
     names = {topic_id: tp.topic for tp, topic_id in ids.items() if topic_id is not None}

@@ -32,7 +32,7 @@ class GroupAdmin:
 
     def list_groups(self, *, timeout: float | None = None) -> list[ListedGroup]:
         """Return every group of every coordinator, sorted by name."""
-        deadline = self._deadline(timeout)
+        deadline = self.cluster.deadline(timeout)
         effort = self.cluster.attempts("listing groups", deadline)
         while True:
             brokers = self.cluster.metadata(deadline=deadline).brokers.values()
@@ -50,18 +50,18 @@ class GroupAdmin:
 
     def describe(self, group: str, *, timeout: float | None = None) -> GroupDescription:
         """Return a group with its members. Raises `BrokerError` with GROUP_ID_NOT_FOUND if it does not exist."""
-        return self._describe(group, self._deadline(timeout))
+        return self._describe(group, self.cluster.deadline(timeout))
 
     def committed(
         self, group: str, partitions: Collection[TopicPartition] | None = None, *, timeout: float | None = None
     ) -> dict[TopicPartition, Committed]:
         """Return what the group has committed for these partitions (None: all), sorted. Others are absent."""
-        offsets = fetch_committed(self.cluster, GroupMember(group), partitions, deadline=self._deadline(timeout))
+        offsets = fetch_committed(self.cluster, GroupMember(group), partitions, deadline=self.cluster.deadline(timeout))
         return dict(sorted(offsets.items()))
 
     def lag(self, group: str, *, timeout: float | None = None) -> list[PartitionLag]:
         """Return the lag of the group in every partition of the topics that it has committed or reads now."""
-        deadline = self._deadline(timeout)
+        deadline = self.cluster.deadline(timeout)
         committed = fetch_committed(self.cluster, GroupMember(group), None, deadline=deadline)
         assigned = {tp for member in self._members(group, deadline) for tp in member.assigned}
         partitions = self._partitions_of({tp.topic for tp in (*committed, *assigned)}, deadline)
@@ -75,7 +75,7 @@ class GroupAdmin:
 
         Raises `BrokerError` with NON_EMPTY_GROUP, naming the members, if it has any: they would not notice the change.
         """
-        deadline = self._deadline(timeout)
+        deadline = self.cluster.deadline(timeout)
         entries = {tp: offset if isinstance(offset, Committed) else Committed(offset) for tp, offset in offsets.items()}
         try:
             commit(self.cluster, GroupMember(group), entries, deadline=deadline)
@@ -92,12 +92,12 @@ class GroupAdmin:
             lambda version_of: groups.build_delete_offsets(version_of, group, selected),
             check=lambda response: raise_gravest(groups.delete_offsets_errors(response, group)),
             what=f"deleting offsets of group {group}",
-            deadline=self._deadline(timeout),
+            deadline=self.cluster.deadline(timeout),
         )
 
     def delete(self, group: str, *, timeout: float | None = None) -> None:
         """Delete a group and its offsets. Raises `BrokerError` with NON_EMPTY_GROUP, naming them, if it has members."""
-        deadline = self._deadline(timeout)
+        deadline = self.cluster.deadline(timeout)
         lost: list[NetworkError] = []
         try:
             self.cluster.call(
@@ -158,9 +158,6 @@ class GroupAdmin:
         """Return the partitions of the topics that still exist."""
         topics = self.cluster.metadata(names, deadline=deadline).topics if names else {}
         return [TopicPartition(name, part.index) for name in names for part in topics[name].partitions]
-
-    def _deadline(self, timeout: float | None) -> Deadline:
-        return Deadline.after(self.cluster.timeouts.total if timeout is None else timeout)
 
 
 def _coordinator(group: str) -> CoordinatorOf:

@@ -6,6 +6,21 @@ from collections.abc import Mapping
 
 from ottla.errors import Advice, reworded
 
+
+def cluster_words(name: str | None = None) -> Mapping[Advice, str]:
+    """Return advice about the local cluster of this name; without a name, the reader adds it."""
+    option = "" if name in (None, "default") else f" --name {name}"
+    also = " with this name" if name is None else ""
+    up, down = f"'ottla cluster up{option}'{also}", f"'ottla cluster down{option}'{also}"
+    return {
+        Advice.CLUSTER_START: f"start it with {up}",
+        Advice.CLUSTER_RESTART: f"{up} starts it again, {down} removes it",
+        Advice.CLUSTER_RESUME: f"{up} resumes it",
+        Advice.CLUSTER_REMOVE: f"{down} removes it",
+        Advice.CLUSTER_CLEAR: f"{down} removes what is left of it",
+    }
+
+
 WORDS: Mapping[Advice, str] = {
     Advice.USE_TLS: "pass --tls, or --ca-file with the authority that signed its certificate",
     Advice.NO_TLS: "is this a listener without TLS? Then leave out --tls, --ca-file, --cert-file and --key-file",
@@ -25,7 +40,13 @@ WORDS: Mapping[Advice, str] = {
     ),
     Advice.LAKE_LAYOUT: "leave out --format, --partition-by and --event-time",
     Advice.REPLAY_AGAIN: "or everything with --again",
+    Advice.VERIFY: "see 'ottla lake verify'",
     Advice.VERIFY_DEEP: "see 'ottla lake verify --deep'",
+    Advice.LAKE_REPAIR: (
+        "Put the missing entries back; or 'ottla lake repair PATH' says what is there without an entry, and can set it"
+        " aside"
+    ),
+    **cluster_words(),
     Advice.JAR_CACHE: "choose another with --cache or OTTLA_CACHE",
 }
 

@@ -261,7 +261,7 @@ _HEADINGS = ("partition", "offsets", "records", "bytes", "files", "on disk", "fr
 def _cells(status: PartitionStatus) -> tuple[str, ...]:
     spans = [f"{span.start}..{span.stop}" for span in status.ranges]
     return (
-        str(status.at),
+        str(status.topic_partition),
         ", ".join(spans[:2]) + (f", and {len(spans) - 2} more" if len(spans) > 2 else "")
         or f"from {status.next_offset}",
         f"{status.records:,}",
@@ -277,8 +277,8 @@ def _cells(status: PartitionStatus) -> tuple[str, ...]:
 
 def _row(status: PartitionStatus) -> dict[str, Any]:
     return {
-        "topic": status.at.topic,
-        "partition": status.at.partition,
+        "topic": status.topic_partition.topic,
+        "partition": status.topic_partition.partition,
         "ranges": [[span.start, span.stop] for span in status.ranges],
         "next_offset": status.next_offset,
         "records": status.records,

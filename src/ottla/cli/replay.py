@@ -8,13 +8,12 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING
 
 import click
 
-from ottla.cli.errors import CommandFailed, UsageError
+from ottla.cli.errors import UsageError
 from ottla.cli.options.bootstrap import bootstrap_option
 from ottla.cli.options.common import check_topic, json_option, timeout_option, workers_option
 from ottla.cli.options.connection import require_brokers
@@ -31,14 +30,14 @@ from ottla.errors import InputError
 
 if TYPE_CHECKING:
     from ottla.config import Security
-    from ottla.jobs.replay_partition import Replayed
     from ottla.jobs.replay_plan import Plan
     from ottla.jobs.replay_throttle import Rate, ReplayControl
     from ottla.jobs.replay_where import Condition
-    from ottla.model import TopicPartition
+    from ottla.jobs.replays import ReplayReport
 
 _INTERRUPTED = 130
 _WORKERS = 4
+"""The same as `jobs.replays.WORKERS`, which is not imported to show the help."""
 _RATE = re.compile(r"\s*([0-9.]+)\s*([kKmM]?)\s*(?:/s)?\s*")
 _BYTE_RATE = re.compile(r"\s*(.*[bB])\s*(?:/s)?\s*")
 _THOUSANDS = {"": 1, "k": 1_000, "m": 1_000_000}
@@ -146,27 +145,29 @@ def replay(
       ottla replay /data/clicks --to clicks-copy --keep-partitions --rate 10MB/s
     """
     from ottla.config import Timeouts
-    from ottla.jobs.replay_partition import Placement, Target
+    from ottla.jobs.replay_partition import CLIENT_ID, Placement, Target
     from ottla.jobs.replay_plan import plan
-    from ottla.jobs.replay_source import Selection, open_source
+    from ottla.jobs.replay_source import open_source
+    from ottla.jobs.replays import prove, select
+    from ottla.net.access import ClusterAccess
 
     _check_use(engine=engine, master=master, workers=workers, name=name, again=again, span=(start, stop))
     source = open_source(path)
     require_brokers(bootstrap, security, timeout=timeout)
     planned = plan(
         source,
-        Selection(
-            topics=tuple(dict.fromkeys(topics)),
-            start=start if isinstance(start, datetime) else None,
-            stop=stop if isinstance(stop, datetime) else None,
-            where=_within_offsets(where, start, stop),
+        select(
+            topics,
+            start=start if isinstance(start, datetime | int) else None,
+            stop=stop if isinstance(stop, datetime | int) else None,
+            where=where,
         ),
         Target(
-            bootstrap=bootstrap,
+            access=ClusterAccess(
+                bootstrap=bootstrap, security=security, client_id=CLIENT_ID, timeouts=Timeouts(total=timeout)
+            ),
             topic=target,
             placement=Placement.KEPT if keep_partitions else Placement.BY_KEY,
-            security=security,
-            timeouts=Timeouts(total=timeout),
             compression=compression,
         ),
         name=name,
@@ -174,19 +175,13 @@ def replay(
     )
     for caution in planned.cautions:
         click.echo(f"note: {caution}", err=True)
-    began = time.monotonic()
-    done: list[Replayed] = []
-    code = 0
     try:
-        if planned.ranges and engine == "spark":
-            done = _by_spark(planned, master, rate)
-        elif planned.ranges:
-            done, code = _by_threads(planned, workers or _WORKERS, rate)
+        report, code = _by_spark(planned, master, rate) if engine == "spark" else _by_threads(planned, workers, rate)
     except KeyboardInterrupt:
-        click.echo(f"aborted: run the same command to resume (replay {planned.title.name})", err=True)
+        click.echo(f"aborted: run the same command to resume (replay {planned.name})", err=True)
         context.exit(_INTERRUPTED)
-    _report(planned, done, seconds=time.monotonic() - began, as_json=as_json)
-    _verify(planned, done)
+    _show_report(report, as_json=as_json)
+    prove(report)
     context.exit(code)
 
 
@@ -211,116 +206,56 @@ def _check_use(
         raise UsageError("--until must be after --from")
 
 
-def _within_offsets(where: Condition | None, start: Place, stop: Place | None) -> Condition | None:
-    """Return the condition, and that source offsets are within the places if those are offsets."""
-    from ottla.jobs.replay_where import AllOf, Compared
-
-    conditions: list[Condition] = [] if where is None else [where]
-    if isinstance(start, int):
-        conditions.append(Compared("offset", ">=", start))
-    if isinstance(stop, int):
-        conditions.append(Compared("offset", "<", stop))
-    return AllOf(tuple(conditions)) if len(conditions) > 1 else next(iter(conditions), None)
-
-
-def _by_threads(planned: Plan, workers: int, rate: Rate | None) -> tuple[list[Replayed], int]:
+def _by_threads(planned: Plan, workers: int | None, rate: Rate | None) -> tuple[ReplayReport, int]:
     """Return what was done, and the exit code: that of a signal if one ended it."""
-    from ottla.engines import local
+    from ottla.jobs.engine_choice import choose_engine
     from ottla.jobs.replay_throttle import ReplayControl
+    from ottla.jobs.replays import run_replay
 
-    reins = ReplayControl(rate)
+    control = ReplayControl(rate)
     with (
         Stopping("stopping after the current chunk; press Ctrl-C again to abort") as stopping,
-        LiveLine(lambda: _show(planned, reins)),
+        LiveLine(lambda: _show_progress(planned, control)),
     ):
-        job = planned.job(reins).until(lambda: stopping.asked > 0)
-        done = list(local.run(job, planned.ranges, workers=workers))
-    return done, stopping.exit_code if stopping.asked else 0
+        report = run_replay(
+            planned,
+            choose_engine("local", workers=workers or _WORKERS),
+            control=control,
+            is_stopped=lambda: stopping.asked > 0,
+        )
+    return report, stopping.exit_code if stopping.asked else 0
 
 
-def _by_spark(planned: Plan, master: str | None, rate: Rate | None) -> list[Replayed]:
+def _by_spark(planned: Plan, master: str | None, rate: Rate | None) -> tuple[ReplayReport, int]:
     """Return what was done. A signal ends it at once; open transactions are aborted when the replay is resumed."""
-    from ottla.jobs.replay_throttle import Rate, ReplayControl
+    from ottla.jobs.engine_choice import choose_engine
+    from ottla.jobs.replay_throttle import ReplayControl
+    from ottla.jobs.replays import run_replay
 
+    # Tasks cannot coordinate: each gets its share of the rate, as if all ran at the same time.
+    control = ReplayControl(None if rate is None else rate.divided(len(planned.ranges)))
+    if not planned.ranges:
+        return run_replay(planned, choose_engine("local"), control=control), 0  # no session for nothing
     with spark_session("ottla replay", master) as spark:
-        from pyspark.errors import PySparkException
-
-        from ottla.engines import spark as engine
-
-        # Tasks cannot coordinate: each gets its share of the rate, as if all ran at the same time.
-        share = None if rate is None else Rate(rate.amount / len(planned.ranges), rate.unit)
-        try:
-            return list(engine.run(planned.job(ReplayControl(share)), planned.ranges, spark=spark))
-        except PySparkException as error:
-            raise CommandFailed(f"Spark failed: {error}") from error
+        return run_replay(planned, choose_engine("spark", spark=spark), control=control), 0
 
 
-def _show(planned: Plan, reins: ReplayControl) -> str:
-    share = _share(planned, reins.positions())
-    return f"{bar(share)}  {reins.records:,} records replayed, {show_size(reins.size_bytes)}"
+def _show_progress(planned: Plan, control: ReplayControl) -> str:
+    share = planned.share_done(control.positions())
+    return f"{bar(share)}  {control.records:,} records replayed, {show_size(control.size_bytes)}"
 
 
-def _share(planned: Plan, positions: Mapping[TopicPartition, int]) -> float:
-    passed = total = 0
-    for lineage in planned.lineages.values():
-        offsets = lineage.range
-        position = max(offsets.start, planned.positions[lineage.at], positions.get(lineage.at, 0))
-        passed += min(position, offsets.stop) - offsets.start
-        total += len(offsets)
-    return passed / total if total else 1.0
-
-
-def _report(planned: Plan, done: list[Replayed], *, seconds: float, as_json: bool) -> None:
-    from ottla.model import Fingerprint
-
-    sent = sum((lineage.fingerprint for lineage in done), Fingerprint())
-    size = sum(receipt.size_bytes for lineage in done for receipt in lineage.receipts)
-    reached = {lineage.range.topic_partition: lineage.position for lineage in done}
-    is_finished = _share(planned, reached) >= 1.0
+def _show_report(report: ReplayReport, *, as_json: bool) -> None:
     if as_json:
-        row = {
-            "name": planned.title.name,
-            "path": planned.source.path,
-            "target": planned.target.topic,
-            "records": sent.count,
-            "bytes": size,
-            "fingerprint": str(sent),
-            "seconds": round(seconds, 3),
-            "finished": is_finished,
-            "verified": _verified(planned, done),
-            "lineages": [lineage.to_json() for lineage in sorted(done, key=lambda lineage: lineage.range)],
-        }
-        click.echo(json.dumps(row))
+        click.echo(json.dumps(report.to_json()))
         return
-    if is_finished and all(
-        lineage.start >= lineage.range.stop for lineage in done
-    ):  # the plan may be behind what is committed
-        click.echo(f"nothing to do: the replay {planned.title.name} is finished; --again writes everything once more")
+    if report.had_nothing_left:
+        click.echo(f"nothing to do: the replay {report.name} is finished; --again writes everything once more")
         return
-    proof = "; the fingerprints match the archive" if _verified(planned, done) else ""
+    proof = "; the fingerprints match the archive" if report.is_proven else ""
     click.echo(
-        f"{sent.count:,} records ({show_size(size)}) replayed into {planned.target.topic} in {seconds:.1f} s{proof}"
+        f"{report.records:,} records ({show_size(report.size_bytes)}) replayed into {report.plan.target.topic}"
+        f" in {report.seconds:.1f} s{proof}"
     )
-    if not is_finished:
-        click.echo(f"stopped before the end: run the same command to resume (replay {planned.title.name})", err=True)
-
-
-def _verified(planned: Plan, done: list[Replayed]) -> bool | None:
-    """Return whether everything that was sent matches the archive's receipts; None if they do not cover it."""
-    expected = planned.expected()
-    finished = [lineage for lineage in done if lineage.is_finished and lineage.whole is not None]
-    if expected is None or len(finished) < len(planned.lineages):
-        return None
-    return all(lineage.whole == expected[lineage.range.topic_partition] for lineage in finished)
-
-
-def _verify(planned: Plan, done: list[Replayed]) -> None:
-    expected = planned.expected() or {}
-    for lineage in done:
-        receipts = expected.get(lineage.range.topic_partition)
-        if lineage.is_finished and lineage.whole is not None and receipts is not None and lineage.whole != receipts:
-            raise CommandFailed(
-                f"{lineage.range.topic_partition}: {lineage.whole.count:,} records were sent, the archive has receipts"
-                f" for {receipts.count:,}, or their content differs ({lineage.whole} and {receipts}):"
-                " see 'ottla lake verify'"
-            )
+    if not report.is_finished:
+        click.echo(f"stopped before the end: run the same command to resume (replay {report.name})", err=True)

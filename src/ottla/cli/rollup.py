@@ -192,10 +192,11 @@ def rollup(
         raise UsageError("--mode update needs a topic: files cannot be changed afterwards")
     options = {
         **kafka_options(bootstrap, security),
-        "kafka.isolation.level": isolation.replace("-", "_"),
+        "kafka.isolation.level": isolation,
         "maxBatchBytes": str(max_batch_size),
     }
-    options |= _start_options(start, topics, () if is_folder(to) else (to,), bootstrap, security, timeout=timeout)
+    targets = () if is_folder(to) else (to,)
+    options |= _start_options(start, topics, targets, bootstrap, security, isolation=isolation, timeout=timeout)
     total = _Total()
     with Interruption() as interruption:
         settings = {"spark.log.level": "OFF", "spark.sql.shuffle.partitions": str(tasks)}
@@ -298,6 +299,7 @@ def _start_options(
     bootstrap: str,
     security: Security,
     *,
+    isolation: str,
     timeout: float,
 ) -> dict[str, str]:
     """Return where the source starts, as its options. Raises an error if a topic does not exist."""
@@ -314,7 +316,7 @@ def _start_options(
             cluster.topic(name)
         if isinstance(start, str):
             return {"startingOffsets": start}
-        with Reader(cluster) as reader:
+        with Reader(cluster, isolation=isolation) as reader:
             ranges = ReadPlan(topics=topics, start=start, timeout=timeout).ranges(reader)
     offsets: dict[str, dict[str, int]] = {}
     for unread in ranges:

@@ -24,7 +24,7 @@ from ottla.cluster.certificates import Certificates
 from ottla.cluster.ports import HOST
 from ottla.cluster.process import ProcessId
 from ottla.config import Address
-from ottla.errors import ConfigError, LocalClusterError
+from ottla.errors import Advice, ConfigError, LocalClusterError
 
 logger = logging.getLogger(__name__)
 
@@ -316,8 +316,7 @@ class ClusterFolder:
 
     def _damaged(self, reason: str) -> StateDamaged:
         return StateDamaged(
-            f"the state file {self._state} of cluster {self.name!r} is damaged ({reason}):"
-            " down(), or 'ottla cluster down' with this name, removes what is left of it"
+            f"the state file {self._state} of cluster {self.name!r} is damaged ({reason}): {Advice.CLUSTER_CLEAR}"
         )
 
 

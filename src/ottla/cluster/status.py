@@ -12,6 +12,7 @@ from typing import Any
 from ottla.cluster.process import Life, life, memory_bytes
 from ottla.cluster.redis import password_file
 from ottla.cluster.state import ClusterFolder, ClusterState, NodeState, Phase, StateDamaged
+from ottla.errors import Advice
 
 
 class Condition(StrEnum):
@@ -126,14 +127,13 @@ def condition_of(state: ClusterState, folder: ClusterFolder) -> Condition:
 
 
 def _note(condition: Condition, state: ClusterState) -> str:
-    name = f" --name {state.name}" if state.name != "default" else ""
     if condition is Condition.STALE and state.phase is Phase.STARTING:
-        return f"its start was interrupted: 'ottla cluster up{name}' starts it again, 'down{name}' removes it"
+        return f"its start was interrupted: {Advice.CLUSTER_RESTART}"
     if condition is Condition.STALE:
-        return f"none of its processes is running: 'ottla cluster up{name}' starts it again, 'down{name}' removes it"
+        return f"none of its processes is running: {Advice.CLUSTER_RESTART}"
     if condition is Condition.ORPHANED and state.owner is not None:
-        return f"the program that used it (pid {state.owner.pid}) is dead: 'ottla cluster down{name}' removes it"
-    return f"stopped, data kept: 'ottla cluster up{name}' resumes it" if condition is Condition.STOPPED else ""
+        return f"the program that used it (pid {state.owner.pid}) is dead: {Advice.CLUSTER_REMOVE}"
+    return f"stopped, data kept: {Advice.CLUSTER_RESUME}" if condition is Condition.STOPPED else ""
 
 
 def _broker(node: NodeState, folder: ClusterFolder) -> BrokerStatus:

@@ -12,7 +12,7 @@ from ottla.cluster.security import Mechanism, client_security, mutual_tls
 from ottla.cluster.state import ClusterFolder, ClusterState, Phase
 from ottla.cluster.status import ClusterStatus, read_status
 from ottla.config import Security
-from ottla.errors import LocalClusterError
+from ottla.errors import Advice, LocalClusterError
 
 
 class ClusterView:
@@ -94,5 +94,5 @@ class ClusterView:
         state = self._folder.load()
         if state is None or state.phase is Phase.KEPT:
             problem = "is stopped" if state is not None else "does not exist"
-            raise LocalClusterError(f"cluster {self.name!r} {problem}: start it with up(), or 'ottla cluster up'")
+            raise LocalClusterError(f"cluster {self.name!r} {problem}: {Advice.CLUSTER_START}")
         return state

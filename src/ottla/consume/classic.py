@@ -16,7 +16,7 @@ from ottla.consume.classic_leader import ClassicLeader
 from ottla.consume.classic_messages import JOIN, SYNC, ClassicRequests, MemberSubscription, read_assignment
 from ottla.consume.options import GroupOptions
 from ottla.consume.ownership import NOTHING, OwnedPartitions
-from ottla.consume.steps import Ask, Look, Pace, Rest, Step, Waits, refusal
+from ottla.consume.steps import Ask, Look, Pace, Rest, Step, Waits, poll_missed, refusal
 from ottla.errors import BrokerError, ErrorCode, OttlaError
 from ottla.net import Refresh, Topic
 
@@ -56,18 +56,23 @@ class Classic:
         self._pace = Pace(waits, session_timeout=options.session_timeout)
         self._phase = _Phase.OUT
         self._polled_before = -inf
+        """The last poll before it left for want of polls. Only a newer one lets it join again."""
         self._generation = -1
         self._protocol = ""
         self._reason = "new member"
         self._joined_with: frozenset[str] = frozenset()
         self._joining_with: frozenset[str] = frozenset()
         self._must_release_by: float | None = None
+        """When partitions that are not released count as lost: the others wait for this member to join."""
         self._due = -inf
         self._leader: ClassicLeader | None = None
         self._assignments: Mapping[str, bytes] = {}
         self._refresh_at = inf
+        """When a leader looks up the partition counts again."""
         self._claimed = NOTHING
+        """What it said it owns when it joined last."""
         self._must_release = False
+        """Whether it joins again once revoked partitions are released, so that others get them (KIP-429)."""
 
     @property
     def generation(self) -> int:
@@ -146,8 +151,7 @@ class Classic:
     # -- leaving
 
     def _expire(self, polled: float) -> Step:
-        limit = self._options.max_poll_interval
-        self.notes.append(f"no poll within {limit:g} s (max_poll_interval): leaving the group until the next poll")
+        self.notes.append(poll_missed(self._options.max_poll_interval))
         self._ownership.lose()
         self._polled_before = polled
         return self._leave()

@@ -133,7 +133,7 @@ class Commits:
 
     def _try(self, job: _Job) -> OttlaError | None:
         try:
-            self._carry_out(job, Deadline.after(self._cluster.timeouts.total))
+            self._carry_out(job, self._cluster.deadline())
         except OttlaError as error:
             return error
         except Exception as error:  # A bug, but the caller that waits must get an error.

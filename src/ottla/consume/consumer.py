@@ -80,7 +80,7 @@ class Consumer:
         listener: Listener = _LISTENER,
         options: GroupOptions = _GROUP_OPTIONS,
         fetching: Fetching = _FETCHING,
-        isolation: Isolation | str = Isolation.READ_UNCOMMITTED,
+        isolation: Isolation | str = Isolation.READ_COMMITTED,
         on_lost: OnLost | str = OnLost.ERROR,
         security: Security = PLAINTEXT,
         client_id: str = "ottla-consumer",
@@ -90,8 +90,9 @@ class Consumer:
     ) -> None:
         """`start` is where partitions without a committed offset start: "earliest", "latest", a datetime, or "error".
 
-        `commit_every` is the interval of automatic commits in seconds; None leaves commits to the program. Raises
-        `ConfigError` or `InputError` for invalid arguments.
+        `commit_every` is the interval of automatic commits in seconds; None leaves commits to the program. Records of
+        aborted transactions are skipped and those of open ones waited for, unless `isolation` is "read_uncommitted".
+        Raises `ConfigError` or `InputError` for invalid arguments.
         """
         check_kind("options", options, GroupOptions)
         check_kind("fetching", fetching, Fetching)
@@ -534,7 +535,7 @@ class Consumer:
     def _deadline(self, timeout: float | None) -> Deadline:
         if timeout is not None:
             arguments.check_wait("timeout", timeout)
-        return Deadline.after(self._cluster.timeouts.total if timeout is None else timeout)
+        return self._cluster.deadline(timeout)
 
 
 _NO_GROUP = "a consumer without a group cannot subscribe: pass group='...', or use assign()"

@@ -23,6 +23,7 @@ from ottla.consume.steps import Ask, Look, Rest, refusal
 from ottla.errors import ConfigError, OttlaError
 from ottla.model import GroupMember, TopicPartition
 from ottla.net import Cluster, Deadline
+from ottla.net.attempts import headline
 
 __all__ = ["GroupOptions", "Membership", "Protocol", "TargetAssignment"]
 
@@ -205,7 +206,7 @@ class Membership:
         if isinstance(step, Ask):
             self._coordinator.doubt()
         # Logged once at INFO: while a coordinator is down, this happens several times a second.
-        _log.log(logging.DEBUG if self._is_failing else logging.INFO, "group %s: %s", self._group, _headline(error))
+        _log.log(logging.DEBUG if self._is_failing else logging.INFO, "group %s: %s", self._group, headline(error))
         self._is_failing = True
         with self._lock:
             self._machine.failed(step, error, time.monotonic())
@@ -228,8 +229,4 @@ class Membership:
         try:
             self._coordinator.ask_by(ask, deadline.sooner(ask.seconds))
         except OttlaError as error:
-            _log.info("group %s: could not leave, the session will expire: %s", self._group, _headline(error))
-
-
-def _headline(error: OttlaError) -> str:
-    return str(error).partition("\n")[0]
+            _log.info("group %s: could not leave, the session will expire: %s", self._group, headline(error))

@@ -16,7 +16,7 @@ from uuid import UUID
 
 from ottla.consume.options import GroupOptions
 from ottla.consume.ownership import NOTHING, OwnedPartitions
-from ottla.consume.steps import PATIENCE, Ask, Look, Pace, Rest, Step, Waits, refusal
+from ottla.consume.steps import PATIENCE, Ask, Look, Pace, Rest, Step, Waits, poll_missed, refusal
 from ottla.errors import ErrorCode, OttlaError
 from ottla.model import TopicPartition
 from ottla.net import Refresh, Topic
@@ -70,12 +70,16 @@ class Modern:
         self._pace = Pace(waits, session_timeout=options.session_timeout)
         self._phase = _Phase.OUT
         self._polled_before = -inf
+        """The last poll before it left for want of polls. Only a newer one lets it join again."""
         self._epoch = 0
         self._topics: frozenset[str] = frozenset()
         self._interval = _FIRST_INTERVAL
         self._due = -inf
+        """When the next heartbeat is due, even if there is nothing new to report."""
         self._reported: _Reported | None = None
+        """What the broker has confirmed to know; None if that is unknown."""
         self._reporting: _Reported | None = None
+        """What the last heartbeat said. It counts as reported once that is answered."""
         self._target: dict[UUID, frozenset[int]] = {}
         self._names: dict[UUID, str] = {}
         self._ids: dict[str, UUID] = {}  # The topic id under which the partitions of a name were assigned.
@@ -114,6 +118,7 @@ class Modern:
         lookup_at = self._lookup_at if self._unresolved() else inf
         if now >= lookup_at:
             self._lookups += 1
+            # Cached metadata usually knows the id. If not, the topic is newer than the cache.
             return Look(topics, Refresh.NOW if self._lookups > 1 else Refresh.IF_STALE)
         self._topics = topics or self._topics
         state = _Reported(self._topics, self._owned())
@@ -177,8 +182,7 @@ class Modern:
         self._reported = None
 
     def _expire(self, polled: float) -> Step:
-        limit = self._options.max_poll_interval
-        self.notes.append(f"no poll within {limit:g} s (max_poll_interval): leaving the group until the next poll")
+        self.notes.append(poll_missed(self._options.max_poll_interval))
         self._ownership.lose()
         self._polled_before = polled
         return self._leave()
@@ -190,8 +194,9 @@ class Modern:
 
     def _heartbeat(self, state: _Reported) -> Ask:
         reported = None if self._epoch == 0 else self._reported
+        # A member that joins owns nothing: brokers refuse one that says otherwise.
         self._reporting = state if self._epoch > 0 else _Reported(state.topics, frozenset())
-        fields: dict[str, Any] = {"topic_partitions": None}
+        fields: dict[str, Any] = {"topic_partitions": None}  # null: as reported before
         if reported is None or reported.owned != state.owned:
             fields["topic_partitions"] = _by_id(self._reporting.owned)
         if reported is None or reported.topics != state.topics:
@@ -219,7 +224,7 @@ class Modern:
         self._instance_taken_since = None
         self._epoch = int(response.member_epoch)
         self._interval = response.heartbeat_interval.total_seconds()
-        if response.assignment is not None:
+        if response.assignment is not None:  # null: the target has not changed
             topics = response.assignment.topic_partitions
             self._target = {topic.topic_id: frozenset(map(int, topic.partitions)) for topic in topics}
             self._lookups, self._lookup_at = 0, -inf

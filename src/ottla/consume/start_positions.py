@@ -22,7 +22,6 @@ from ottla.model import GroupMember, Isolation, TopicPartition
 from ottla.net import Cluster
 from ottla.net.attempts import worth_repeating
 from ottla.net.background import BackgroundTasks
-from ottla.net.deadline import Deadline
 
 _log = logging.getLogger(__name__)
 Partitions = frozenset[TopicPartition]
@@ -139,7 +138,7 @@ class StartPositions:
         return None if self._member is None else self._member().group
 
     def _look_up(self, new: Collection[TopicPartition]) -> _Lookup:
-        deadline = Deadline.after(self._cluster.timeouts.total)
+        deadline = self._cluster.deadline()
         # Ask the brokers: cached metadata may describe an earlier topic of the same name.
         topics = self._cluster.metadata({partition.topic for partition in new}, deadline=deadline).topics
         ids = {name: topic.id for name, topic in topics.items()}

@@ -113,6 +113,11 @@ class Pace:
         self.stumbled(now)
 
 
+def poll_missed(limit: float) -> str:
+    """Return the note of a member that leaves because its program did not poll within `limit` seconds."""
+    return f"no poll within {limit:g} s (max_poll_interval): leaving the group until the next poll"
+
+
 def refusal(ask: Ask, response: Any) -> BrokerError | None:
     """Return the error of a response, if any. DescribeGroups has it in its only group."""
     result = response if hasattr(response, "error_code") else response.groups[0]

@@ -10,7 +10,7 @@ import gc
 
 
 @functools.cache
-def settle() -> None:
+def freeze_once() -> None:
     """Freeze all live objects, once per process."""
     # Spark's daemon collects garbage after every task. Scanning what the first task imported (Spark, Arrow) takes
     # 20 ms, as long as an empty task, and frees nothing.

@@ -19,7 +19,7 @@ from pyspark.errors import PySparkException
 
 from ottla.engines import contract
 from ottla.engines.contract import Job
-from ottla.engines.gc_freeze import settle
+from ottla.engines.gc_freeze import freeze_once
 from ottla.errors import EngineFailed, OttlaError
 from ottla.model import OffsetRange
 
@@ -81,7 +81,7 @@ class _Task:
         for batch in batches:
             for index in batch.column(0).to_pylist():
                 yield pa.record_batch({"result": pa.array([self._result(self._ranges[index])], pa.binary())})
-        settle()
+        freeze_once()
 
     def _result(self, unit: OffsetRange) -> bytes:
         try:

@@ -59,7 +59,7 @@ class ReadPlanner:
         if len(ranges) == len(sources):
             if (start, stop, partitions) != ("earliest", "latest", None):
                 raise InputError("a range has its own start and stop: leave out start, stop and partitions")
-            return ReadPlan(_cursors(ranges, {}))
+            return ReadPlan(_cursors(ranges, {}))  # no ids: a range belongs to the topic that has the name now
         if len(names) != len(sources):
             raise InputError(f"what to read is {what!r}; accepted are names of topics, or OffsetRange values")
         if stop is not None:
@@ -91,6 +91,7 @@ class ReadPlanner:
         if isinstance(start, int) and isinstance(stop, int) and stop < start:
             raise InputError(f"stop {stop} lies before start {start}")
         selected, ids = self._partitions(names, partitions, start, deadline)
+        # Starts first: logs grow meanwhile, and a "latest" that is looked up later is never before an earlier one.
         starts = self._resolve(selected, start, ids, deadline)
         stops = self._resolve(selected, stop, ids, deadline)
         self._report_beyond_end(bounds.beyond_end(self._cluster, start, starts, stops, deadline=deadline))

@@ -123,11 +123,15 @@ class Reader:
         timeouts: Timeouts | None = None,
         retry: Retry | None = None,
         fetching: Fetching = _FETCHING,
-        isolation: Isolation | str = Isolation.READ_UNCOMMITTED,
+        isolation: Isolation | str = Isolation.READ_COMMITTED,
         on_lost: OnLost | str = OnLost.ERROR,
         events: Sinks = (),
     ) -> None:
-        """Check the settings. Raises `ConfigError` if one of them is invalid."""
+        """Check the settings. Raises `ConfigError` if one of them is invalid.
+
+        By default only committed records are read: a partition ends where its oldest open transaction starts. With
+        `isolation="read_uncommitted"` records of open and aborted transactions are read, too.
+        """
         check_kind("fetching", fetching, Fetching)
         self._isolation = parse_isolation(isolation)
         self._context = ClientContext(
@@ -171,7 +175,7 @@ class Reader:
         Raises `InputError` if `at` is invalid, `BrokerError` if the topic does not exist, and `NoBrokerReachable` or
         `DeadlineExceeded` after `timeout` seconds.
         """
-        return self._planning.offsets(topic, at, self._deadline(timeout))
+        return self._planning.offsets(topic, at, self.cluster.deadline(timeout))
 
     def ranges(
         self,
@@ -187,7 +191,7 @@ class Reader:
         Raises as `offsets` does, and `OffsetsLost` if `start` is behind the end of a log.
         """
         names = [topics] if isinstance(topics, str) else list(topics)
-        ranges, _ = self._planning.between(names, start, stop, partitions, self._deadline(timeout))
+        ranges, _ = self._planning.between(names, start, stop, partitions, self.cluster.deadline(timeout))
         return ranges
 
     def read(
@@ -373,10 +377,7 @@ class Reader:
         partitions: Collection[int] | None,
         timeout: float | None,
     ) -> ReadPlan:
-        return self._planning.plan(what, start, stop, partitions, self._deadline(timeout))
-
-    def _deadline(self, timeout: float | None) -> Deadline:
-        return Deadline.after(self.cluster.timeouts.total if timeout is None else timeout)
+        return self._planning.plan(what, start, stop, partitions, self.cluster.deadline(timeout))
 
     def _decoder(self, columns: Collection[str], *, fingerprint: bool = False) -> Decoder:
         return Decoder(

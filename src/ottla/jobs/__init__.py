@@ -1,4 +1,4 @@
-"""What to do with ranges of offsets: archive topics, replay archives, and mirror topics to another cluster.
+"""What to do with ranges of offsets: archive topics, replay archives, mirror topics to another cluster.
 
 `archive`, `replay` and `mirror` do everything with one call. Below them are jobs (functions of one range that return a
 receipt) and the rounds around them; a job knows no engine. Names are imported on first use: the process in which a
@@ -15,14 +15,18 @@ if TYPE_CHECKING:
     from ottla.jobs.archives import archive
     from ottla.jobs.brokers import Brokers
     from ottla.jobs.mirror_link import Link
-    from ottla.jobs.mirrors import MirrorReport, mirror
+    from ottla.jobs.mirror_report import Mirrored, MirrorReport
+    from ottla.jobs.mirrors import mirror
     from ottla.jobs.replay_throttle import Rate, Unit
     from ottla.jobs.replays import ReplayReport, replay
+    from ottla.mirror.rules import Policy
 
 _HOMES = {
     "Brokers": "ottla.jobs.brokers",
     "Link": "ottla.jobs.mirror_link",
-    "MirrorReport": "ottla.jobs.mirrors",
+    "MirrorReport": "ottla.jobs.mirror_report",
+    "Mirrored": "ottla.jobs.mirror_report",
+    "Policy": "ottla.mirror.rules",
     "Rate": "ottla.jobs.replay_throttle",
     "ReplayReport": "ottla.jobs.replays",
     "Unit": "ottla.jobs.replay_throttle",
@@ -31,7 +35,19 @@ _HOMES = {
     "replay": "ottla.jobs.replays",
 }
 
-__all__ = ["Brokers", "Link", "MirrorReport", "Rate", "ReplayReport", "Unit", "archive", "mirror", "replay"]
+__all__ = [
+    "Brokers",
+    "Link",
+    "MirrorReport",
+    "Mirrored",
+    "Policy",
+    "Rate",
+    "ReplayReport",
+    "Unit",
+    "archive",
+    "mirror",
+    "replay",
+]
 
 if not TYPE_CHECKING:  # otherwise a type checker would accept every misspelt name
     __getattr__, __dir__ = lazy(__name__, _HOMES)

@@ -16,7 +16,6 @@ from ottla.fetch.record_sizes import GUESS_BYTES, RecordSizes
 from ottla.lake.values import Gap
 from ottla.model import Isolation, OffsetRange, TopicPartition
 from ottla.net import Cluster
-from ottla.net.deadline import Deadline
 from ottla.plan import RecordBytes, cut, limit_bytes
 
 Offsets = Mapping[TopicPartition, int]
@@ -122,7 +121,7 @@ class Survey:
         return self._resolve(partitions, start)
 
     def _resolve(self, partitions: list[TopicPartition], place: Start) -> dict[TopicPartition, int]:
-        deadline = Deadline.after(self._cluster.timeouts.total)
+        deadline = self._cluster.deadline()
         offsets = bounds.resolve(self._cluster, partitions, place, isolation=self._isolation, deadline=deadline)
         return dict(sorted(offsets.items()))
 

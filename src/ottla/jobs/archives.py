@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from ottla.errors import ConfigError
 from ottla.fetch.options import OnLost
@@ -58,15 +58,22 @@ def archive(
     deleted records before they were archived (unless `on_lost` says otherwise), `ArchiveIncomplete` if some of several
     topics could not be archived, and the errors of `Reader` if brokers cannot be reached.
     """
-    names = (topics,) if isinstance(topics, str) else tuple(topics)
-    source = brokers if isinstance(brokers, Brokers) else Brokers(bootstrap=brokers)
     runner = choose_engine(engine, spark=spark, workers=workers)
-    settings = _layout(to, layout, file_format=format, partition_by=partition_by, event_time=event_time)
-    lake = open_archive(to, names, source, layout=settings)
+    setup = set_up(
+        topics,
+        to,
+        brokers=brokers,
+        format=format,
+        partition_by=partition_by,
+        event_time=event_time,
+        layout=layout,
+        files=files,
+        start=start,
+        on_lost=on_lost,
+        group=group,
+    )
     archiving = Archiving(
-        lake,
-        ArchiveRange(brokers=source, path=str(lake.path), settings=lake.settings, options=files),
-        ArchiveRequest(topics=names, start=start, on_lost=on_lost, group=group),
+        *setup,
         engine=runner,
         cutting=Cutting(file_bytes=files.file_bytes, workers=parallelism(spark, workers)),
         name=engine_name(engine, spark),
@@ -74,6 +81,37 @@ def archive(
     for _ in archiving.until_now():
         pass
     return archiving.progress
+
+
+class ArchiveSetup(NamedTuple):
+    """An open archive, the job that archives one range, and what to archive."""
+
+    lake: Lake
+    job: ArchiveRange
+    request: ArchiveRequest
+
+
+def set_up(
+    topics: str | Iterable[str],
+    to: str | os.PathLike[str],
+    *,
+    brokers: Brokers | str,
+    format: Format | str | None,  # noqa: A002
+    partition_by: str | Iterable[str] | None,
+    event_time: str | None,
+    layout: LakeSettings | None,
+    files: FileOptions,
+    start: Start,
+    on_lost: OnLost,
+    group: str | None,
+) -> ArchiveSetup:
+    """Check the arguments of an archive and open it, or create it. Raises what `archive` raises before it reads."""
+    names = (topics,) if isinstance(topics, str) else tuple(topics)
+    source = brokers if isinstance(brokers, Brokers) else Brokers(bootstrap=brokers)
+    settings = _layout(to, layout, file_format=format, partition_by=partition_by, event_time=event_time)
+    lake = open_archive(to, names, source, layout=settings)
+    job = ArchiveRange(brokers=source, path=str(lake.path), settings=lake.settings, options=files)
+    return ArchiveSetup(lake, job, ArchiveRequest(topics=names, start=start, on_lost=on_lost, group=group))
 
 
 def open_archive(

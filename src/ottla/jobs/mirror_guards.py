@@ -94,7 +94,7 @@ class Holder:
     def _write(self, note: dict[str, object]) -> None:
         try:
             self._journal.write_note(_NOTE, note)
-        except (OttlaError, TimeoutError):
+        except OttlaError:
             pass  # brokers may be away; the mirror goes on as soon as they are back
 
 

@@ -20,6 +20,7 @@ from ottla.events import Events, MirrorProgress
 from ottla.jobs.mirror_groups import GroupSync
 from ottla.jobs.mirror_link import Link
 from ottla.jobs.mirror_maps import known_maps
+from ottla.jobs.mirror_report import MirrorReport
 from ottla.jobs.mirror_status import (
     Meter,
     PartitionStatus,
@@ -31,7 +32,7 @@ from ottla.jobs.mirror_status import (
     total,
     with_lag,
 )
-from ottla.jobs.mirrors import Mirroring, MirrorReport
+from ottla.jobs.mirrors import Mirroring
 from ottla.mirror.lane import Phase
 from ottla.net.context import Sinks
 

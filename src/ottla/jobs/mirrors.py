@@ -9,14 +9,11 @@ from __future__ import annotations
 
 import fnmatch
 import logging
-import socket
-import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ottla.admin import Admin
 from ottla.engines.contract import Engine
@@ -27,6 +24,8 @@ from ottla.fetch.reader import Reader
 from ottla.jobs.engine_choice import choose_engine, engine_name
 from ottla.jobs.mirror_guards import Holder, cluster_id, refuse_conflicts
 from ottla.jobs.mirror_link import Link
+from ottla.jobs.mirror_report import Mirrored, MirrorReport, receipt
+from ottla.jobs.mirror_threads import PumpThreads
 from ottla.mirror import topics
 from ottla.mirror.journal import Journal
 from ottla.mirror.lane import Lane, Phase
@@ -50,111 +49,6 @@ _RETRY_SECONDS = 60.0
 _NAP = 0.2
 
 
-@dataclass(frozen=True, slots=True)
-class Mirrored:
-    """What was mirrored of one partition: the receipt of the job."""
-
-    source: TopicPartition
-    target: TopicPartition
-    start: int
-    """The source offset at which this run continued."""
-    stop: int
-    """The source offset that it reached."""
-    target_stop: int
-    """The target offset after the last record."""
-    records: int
-    size_bytes: int
-    """The size of the batches as they were sent."""
-    batches: int
-    recoded: Mapping[str, int]
-    """Batches that were decoded and encoded again, by reason."""
-    first_time: float | None
-    last_time: float | None
-    """Record timestamps, in seconds since 1970."""
-    host: str
-    started: float
-    seconds: float
-    error: str | None = None
-    """Why it ended early, or None."""
-
-    @property
-    def passed_on(self) -> int:
-        """How many batches were passed on as they were."""
-        return self.batches - sum(self.recoded.values())
-
-    def followed_by(self, other: Mirrored) -> Mirrored:
-        """Return the sum of this and a later run."""
-        return replace(
-            other,
-            start=self.start,
-            records=self.records + other.records,
-            size_bytes=self.size_bytes + other.size_bytes,
-            batches=self.batches + other.batches,
-            recoded=dict(Counter(self.recoded) + Counter(other.recoded)),
-            first_time=other.first_time if self.first_time is None else self.first_time,
-            last_time=self.last_time if other.last_time is None else other.last_time,
-            started=self.started,
-            seconds=self.seconds + other.seconds,
-        )
-
-    def to_json(self) -> dict[str, Any]:
-        """Return plain values for JSON."""
-        return {
-            "topic": self.source.topic,
-            "partition": self.source.partition,
-            "target_topic": self.target.topic,
-            "target_partition": self.target.partition,
-            "start": self.start,
-            "stop": self.stop,
-            "target_stop": self.target_stop,
-            "records": self.records,
-            "bytes": self.size_bytes,
-            "batches": self.batches,
-            "passed_on": self.passed_on,
-            "recoded": dict(self.recoded),
-            "first_time": self.first_time,
-            "last_time": self.last_time,
-            "host": self.host,
-            "started": self.started,
-            "seconds": round(self.seconds, 3),
-            "error": self.error,
-        }
-
-
-@dataclass(frozen=True, slots=True)
-class MirrorReport:
-    """What one run of a link did."""
-
-    link: str
-    partitions: tuple[Mirrored, ...]
-    seconds: float
-
-    @property
-    def records(self) -> int:
-        """How many records this run has written."""
-        return sum(partition.records for partition in self.partitions)
-
-    @property
-    def size_bytes(self) -> int:
-        """How many bytes this run has written."""
-        return sum(partition.size_bytes for partition in self.partitions)
-
-    @property
-    def failed(self) -> tuple[Mirrored, ...]:
-        """The partitions that ended with an error."""
-        return tuple(partition for partition in self.partitions if partition.error is not None)
-
-    def to_json(self) -> dict[str, Any]:
-        """Return plain values for JSON."""
-        return {
-            "link": self.link,
-            "records": self.records,
-            "bytes": self.size_bytes,
-            "seconds": round(self.seconds, 3),
-            "partitions": [partition.to_json() for partition in self.partitions],
-        }
-
-
 class Mirroring:
     """A link that is open: its clusters, journal and topics. `with` closes it. Constructing it connects nothing."""
 
@@ -165,6 +59,8 @@ class Mirroring:
         self.target = self._resources.enter_context(link.target_brokers.cluster())
         self._events = events if isinstance(events, Events) else Events(*events)
         self._journal: Journal | None = None
+        self._known_topics: set[str] = set()
+        self._throttle = Throttle(link.rate, link.rates)
         self._pumps: dict[str, Pump] = {}
         """By topic for isolated topics; all others share the one without a name."""
 
@@ -215,15 +111,26 @@ class Mirroring:
         return plans
 
     def ranges(self, plans: Iterable[TopicPlan]) -> list[OffsetRange]:
-        """Return the offsets of the source topics to mirror, as of now: committed records only."""
-        names = [planned.source for planned in plans]
-        if not names:
-            return []
+        """Return the offsets of the source topics to mirror, as of now: committed records only.
+
+        A topic that was never mirrored begins at the link's start. Partitions and topics that came later begin at their
+        first record, since all of their records are new.
+        """
+        names = {planned.source for planned in plans}
+        known = self._known_topics | {
+            entry.source.topic for rows in self.journal.all_entries().values() for entry in rows
+        }
+        new = names if not self._known_topics else set()
+        self._known_topics |= names
+        ranges: list[OffsetRange] = []
         reader = Reader(self.source, isolation=Isolation.READ_COMMITTED)
         try:
-            return reader.ranges(names, self.link.start, "latest")
+            for start, chosen in ((self.link.start, new - known), ("earliest", names - (new - known))):
+                if chosen:
+                    ranges += reader.ranges(sorted(chosen), start, "latest")
         finally:
             reader.close()
+        return sorted(ranges)
 
     def run(
         self,
@@ -240,11 +147,13 @@ class Mirroring:
         as `plan` does, and `MirrorError` if another process mirrors the link, unless `take_over` is set.
         """
         began, started = time.monotonic(), time.time()
-        plans = self.prepare()
+        plans = self.plan()
+        self.journal.create()
         holder = Holder(self.journal)
         holder.claim(take_over=take_over)
+        topics.apply(Admin(self.target), plans, replicas=self.link.replicas)
         self._add(plans, follow=follow)
-        with _Threads(self._pumps, follow=follow) as threads:
+        with PumpThreads(self._pumps, follow=follow) as threads:
             refresh_at = retry_at = beside_at = began
             while threads.are_running and not is_stopped():
                 now = time.monotonic()
@@ -302,7 +211,7 @@ class Mirroring:
             self._pumps[name] = Pump(self.source, self.target, self.journal, self._settings())
         return self._pumps[name]
 
-    def _refresh(self, threads: _Threads) -> None:
+    def _refresh(self, threads: PumpThreads) -> None:
         """Look for new topics, partitions and settings. A failure is logged: the next look may succeed."""
         try:
             self._add(self.prepare(), follow=True)
@@ -319,58 +228,9 @@ class Mirroring:
     def _settings(self) -> PumpSettings:
         return PumpSettings(
             policy=self.link.rules,
-            throttle=Throttle(self.link.rate, self.link.rates),
+            throttle=self._throttle,
             events=self._events,
         )
-
-
-class _Threads:
-    """The threads of the pumps. `with` stops them and raises the error of one that crashed."""
-
-    def __init__(self, pumps: Mapping[str, Pump], *, follow: bool) -> None:
-        self._pumps = pumps
-        self._follow = follow
-        self._threads: dict[str, threading.Thread] = {}
-        self._stopped = threading.Event()
-        self._ended = threading.Event()
-        self._errors: list[BaseException] = []
-
-    def __enter__(self) -> _Threads:
-        self.start()
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        self._stopped.set()
-        for thread in self._threads.values():
-            thread.join()
-        if self._errors and kind is None:
-            raise self._errors[0]
-
-    @property
-    def are_running(self) -> bool:
-        """Whether a pump is still at work."""
-        return any(thread.is_alive() for thread in self._threads.values())
-
-    def start(self) -> None:
-        """Start the pumps that have no thread yet."""
-        for name, pump in list(self._pumps.items()):
-            if name not in self._threads:
-                thread = threading.Thread(target=self._run, args=(pump,), name=f"ottla-mirror-{name}", daemon=True)
-                self._threads[name] = thread
-                thread.start()
-
-    def wait(self, seconds: float) -> None:
-        """Block for a while, or until a pump ends."""
-        self._ended.wait(seconds)
-        self._ended.clear()
-
-    def _run(self, pump: Pump) -> None:
-        try:
-            pump.run(self._stopped.is_set, follow=self._follow)
-        except BaseException as error:
-            self._errors.append(error)
-        finally:
-            self._ended.set()
 
 
 @dataclass(frozen=True, slots=True)
@@ -444,25 +304,3 @@ def _in_rounds(mirroring: Mirroring, runner: Engine, *, follow: bool, is_stopped
 def _reached(results: Mapping[TopicPartition, Mirrored], unit: OffsetRange) -> int:
     result = results.get(unit.topic_partition)
     return -1 if result is None else result.stop
-
-
-def receipt(lane: Lane, *, started: float, seconds: float) -> Mirrored:
-    """Return what a lane has done."""
-    counts = lane.counts
-    return Mirrored(
-        source=lane.source,
-        target=lane.target,
-        start=lane.began_at,
-        stop=lane.position,
-        target_stop=lane.acknowledged.target,
-        records=counts.records,
-        size_bytes=counts.size_bytes,
-        batches=counts.batches,
-        recoded={reason.name.lower(): count for reason, count in counts.recoded.items()},
-        first_time=None if counts.first_time is None else counts.first_time / 1000,
-        last_time=None if counts.last_time is None else counts.last_time / 1000,
-        host=socket.gethostname(),
-        started=started,
-        seconds=seconds,
-        error=str(lane.error) if lane.phase is Phase.FAILED else None,
-    )

@@ -19,18 +19,19 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ottla.admin.committed import fetch_committed
-from ottla.config import PLAINTEXT, Security, Timeouts
 from ottla.errors import Fenced
 from ottla.jobs import replay_source
 from ottla.jobs.replay_notes import NO_NOTES, Note, Notes
 from ottla.jobs.replay_source import Selection, SourcePartition
 from ottla.jobs.replay_throttle import ReplayControl
 from ottla.model import Fingerprint, GroupMember, Isolation, OffsetRange, Receipt, TopicPartition
+from ottla.net.access import ClusterAccess
 from ottla.net.cluster import Cluster
 from ottla.produce.producer import Producer
 from ottla.wire.columns import Columns, from_arrow
 from ottla.wire.encode import fingerprint_of
 
+CLIENT_ID = "ottla-replay"
 CHUNK_BYTES = 16 << 20
 CHUNK_RECORDS = 200_000
 _TRANSACTION_SECONDS = 60.0
@@ -52,11 +53,9 @@ class Placement(Enum):
 class Target:
     """The topic to write to, and how to reach it."""
 
-    bootstrap: str
+    access: ClusterAccess
     topic: str
     placement: Placement = Placement.BY_KEY
-    security: Security = PLAINTEXT
-    timeouts: Timeouts = field(default_factory=Timeouts)
     compression: str = "zstd"
 
     @property
@@ -64,17 +63,10 @@ class Target:
         """The partition under which positions are committed. Partition 0 exists in every topic."""
         return TopicPartition(self.topic, 0)
 
-    def cluster(self) -> Cluster:
-        """Return a client for metadata and offsets."""
-        return Cluster(self.bootstrap, security=self.security, client_id="ottla-replay", timeouts=self.timeouts)
-
     def producer(self, transactional_id: str) -> Producer:
         """Return the producer of one source partition."""
         return Producer(
-            self.bootstrap,
-            security=self.security,
-            client_id="ottla-replay",
-            timeouts=self.timeouts,
+            self.access,
             transactional_id=transactional_id,
             transaction_timeout=_TRANSACTION_SECONDS,
             compression=self.compression,
@@ -201,7 +193,7 @@ class ReplayPartition:
             ) from error
 
     def _position(self, span: OffsetRange) -> int:
-        with self.target.cluster() as cluster:
+        with self.target.access.cluster() as cluster:
             committed = position(
                 cluster, self.target, self.names, span.topic_partition, isolation=Isolation.READ_COMMITTED
             )

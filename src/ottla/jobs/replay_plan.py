@@ -51,16 +51,6 @@ class Plan:
         return self.names.name
 
     @property
-    def title(self) -> ReplayNames:
-        """The same as `names`."""
-        return self.names
-
-    @property
-    def lineages(self) -> Mapping[TopicPartition, SourcePartition]:
-        """The same as `partitions`."""
-        return self.partitions
-
-    @property
     def ranges(self) -> list[OffsetRange]:
         """The ranges of the source partitions that have records left."""
         spans = [partition.range for partition in self.partitions.values()]
@@ -111,7 +101,7 @@ def plan(
     the errors of `Cluster` if the target cannot be reached.
     """
     partitions = {partition.topic_partition: partition for partition in source.selected(selection)}
-    with target.cluster() as cluster, Admin(cluster) as admin:
+    with target.access.cluster() as cluster, Admin(cluster) as admin:
         topic = cluster.topic(target.topic)
         _require_partitions(target, topic, partitions)
         names = _names(source, selection, target, topic, name=name, since=since)

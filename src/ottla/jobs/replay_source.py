@@ -101,11 +101,6 @@ class SourcePartition:
     files: tuple[SourceFile, ...]
 
     @property
-    def at(self) -> TopicPartition:
-        """The same as `topic_partition`."""
-        return self.topic_partition
-
-    @property
     def range(self) -> OffsetRange:
         """From the first record to just after the last."""
         last = max(file.last_offset for file in self.files)

@@ -10,15 +10,15 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from ottla.engines.contract import Engine
-from ottla.errors import ConfigError, InputError, LakeDamaged
+from ottla.errors import Advice, ConfigError, InputError, LakeDamaged
 from ottla.jobs.brokers import Brokers
 from ottla.jobs.engine_choice import choose_engine, engine_name
-from ottla.jobs.replay_partition import Placement, Replayed, Target
+from ottla.jobs.replay_partition import CLIENT_ID, Placement, Replayed, Target
 from ottla.jobs.replay_plan import Plan, plan
 from ottla.jobs.replay_source import Selection, open_source
 from ottla.jobs.replay_throttle import Rate, ReplayControl
@@ -147,16 +147,14 @@ def replay(
         raise ConfigError("again and name are mutually exclusive: a new name writes everything once more, too")
     kind = engine_name(engine, spark)
     runner = choose_engine(engine, spark=spark, workers=WORKERS if kind == "local" and workers is None else workers)
-    reached = brokers if isinstance(brokers, Brokers) else Brokers(bootstrap=brokers)
+    access = brokers if isinstance(brokers, Brokers) else Brokers(bootstrap=brokers)
     planned = plan(
         open_source(os.fspath(path)),
         select((topics,) if isinstance(topics, str) else topics, start=start, stop=stop, where=where),
         Target(
-            bootstrap=reached.bootstrap,
+            access=replace(access, client_id=CLIENT_ID),
             topic=to,
             placement=Placement.KEPT if keep_partitions else Placement.BY_KEY,
-            security=reached.security,
-            timeouts=reached.timeouts,
             compression=compression,
         ),
         name=name,
@@ -238,5 +236,5 @@ def prove(report: ReplayReport) -> None:
             raise LakeDamaged(
                 report.plan.source.path,
                 f"{tp}: {sent.count:,} records were sent, the archive has receipts for {receipts.count:,}, or their"
-                f" content differs ({sent} and {receipts}): verify the archive",
+                f" content differs ({sent} and {receipts}): {Advice.VERIFY}",
             )

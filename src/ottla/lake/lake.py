@@ -24,7 +24,7 @@ from ottla.lake import layout
 from ottla.lake.append_rule import Step, step
 from ottla.lake.checksummed import seal, unseal
 from ottla.lake.layout import Format, LakeSettings
-from ottla.lake.ledger import REPAIR, Ledger, create_file
+from ottla.lake.ledger import Ledger, create_file
 from ottla.lake.paths import attempt_of, data_path, located, staged_path
 from ottla.lake.staleness import require_known
 from ottla.lake.values import Archived, Entry, Gap, LakeFile, WrittenBy
@@ -271,7 +271,7 @@ class Lake:
             if not file.sha256 and not located(self.path, attempt_of(file.staged)).exists():
                 return False  # an entry of a version without marks: published, and deleted since
             raise LakeDamaged(
-                self.path, f"{file.path} is recorded and neither there nor at {file.staged}. {REPAIR}"
+                self.path, f"{file.path} is recorded and neither there nor at {file.staged}. {Advice.LAKE_REPAIR}"
             ) from None
         except OSError as error:
             raise LakeError(self.path, f"{file.staged} cannot be moved to {file.path}: {error}") from error

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import msgspec
 
-from ottla.errors import LakeDamaged, LakeError
+from ottla.errors import Advice, LakeDamaged, LakeError
 from ottla.files import create_whole, sync
 from ottla.lake import layout
 from ottla.lake.checksummed import seal, unseal
@@ -130,7 +130,7 @@ class Ledger:
         return LakeDamaged(
             self._root,
             f"ledger entry {self._file(number).name} was published and is missing: the ledger has lost its newest"
-            f" entries, perhaps because an older copy of it was restored. {REPAIR}",
+            f" entries, perhaps because an older copy of it was restored. {Advice.LAKE_REPAIR}",
         )
 
     def _mark(self, number: int) -> Path:
@@ -138,13 +138,6 @@ class Ledger:
 
     def _file(self, number: int) -> Path:
         return self.path / f"{number:0{_DIGITS}d}{_ENDING}"
-
-
-REPAIR = (
-    "Put the missing entries back; or 'ottla lake repair PATH' says what is there without an entry, and can set it"
-    " aside"
-)
-"""What to do about a ledger that went back."""
 
 
 def _numbers(folder: Path, ending: str) -> list[int]:

@@ -13,10 +13,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ottla.errors import LakeDamaged
+from ottla.errors import Advice, LakeDamaged
 from ottla.lake import layout
 from ottla.lake.layout import Format
-from ottla.lake.ledger import REPAIR
 from ottla.model import TopicPartition
 
 if TYPE_CHECKING:
@@ -36,14 +35,14 @@ def require_known(lake: Lake) -> None:
         raise LakeDamaged(
             lake.path,
             f"its Delta table has entry {committed}, and its ledger ends with {number}: the ledger has lost its newest"
-            f" entries, perhaps because an older copy of it was restored. {REPAIR}",
+            f" entries, perhaps because an older copy of it was restored. {Advice.LAKE_REPAIR}",
         )
     unknown = beyond(present, {} if last is None else last.positions)
     if unknown:
         raise LakeDamaged(
             lake.path,
             f"{len(unknown)} files hold offsets that the ledger does not have, for example {unknown[0]}: the ledger has"
-            f" lost its newest entries, perhaps because an older copy of it was restored. {REPAIR}",
+            f" lost its newest entries, perhaps because an older copy of it was restored. {Advice.LAKE_REPAIR}",
         )
     if committed is not None:
         _commit_missing(lake, committed, min(number, lake.ledger.published()))

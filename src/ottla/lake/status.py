@@ -18,7 +18,7 @@ UNEXPLAINED = "not explained by the ledger"
 class PartitionStatus:
     """One partition of the archive."""
 
-    at: TopicPartition
+    topic_partition: TopicPartition
     ranges: list[OffsetRange] = field(default_factory=list)
     """The archived ranges, with adjacent ones joined."""
     fingerprint: Fingerprint = field(default_factory=Fingerprint)
@@ -85,12 +85,12 @@ def _arrange(status: PartitionStatus, spans: list[OffsetRange], explained: list[
             status.ranges.append(span)
             continue
         if span.start < last.stop:
-            status.overlaps.append(OffsetRange(*status.at, span.start, min(span.stop, last.stop)))
+            status.overlaps.append(OffsetRange(*status.topic_partition, span.start, min(span.stop, last.stop)))
         if span.start > last.stop:
-            between = OffsetRange(*status.at, last.stop, span.start)
+            between = OffsetRange(*status.topic_partition, last.stop, span.start)
             status.gaps.append(reasons.pop(between, Gap(between, UNEXPLAINED)))
             status.ranges.append(span)
         else:
-            status.ranges[-1] = OffsetRange(*status.at, last.start, max(last.stop, span.stop))
+            status.ranges[-1] = OffsetRange(*status.topic_partition, last.start, max(last.stop, span.stop))
     status.gaps += reasons.values()
     status.gaps.sort(key=lambda gap: gap.range)

@@ -78,6 +78,7 @@ class _Verification:
                 self._table = TableState.of(lake, self._published)
             except LakeDamaged as error:
                 yield Finding("_delta_log", error.reason)
+        # Before the ledger: a file that an archiver publishes meanwhile would otherwise look like a foreign one.
         present = data_files(lake.path)
         try:
             numbers = lake.ledger.numbers()
@@ -162,7 +163,7 @@ class _Verification:
             yield Finding(file.path, f"{what} are not those that were written: it is damaged, or was replaced")
         elif digest and size == file.size_bytes:
             state.is_as_written = True
-            return
+            return  # its bytes are those that were written, so its footer is, too
         yield from self._footer(file, state)
 
     def _footer(self, file: LakeFile, state: _State) -> Iterator[Finding]:

@@ -8,31 +8,29 @@ What may be sent and what an answer means is decided in `lane.py`.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import NamedTuple
+from uuid import UUID
 
 from ottla.errors import BrokerError, ErrorCode, Fenced, MirrorError, OttlaError, WireError, copied
 from ottla.events import Events, MirrorFaultAccepted, MirrorStopped, MirrorTookOver
 from ottla.fetch.cursor import Cursor, Piece
 from ottla.fetch.fetcher import Fetcher
-from ottla.mirror import holding
-from ottla.mirror.journal import Entry, Journal
-from ottla.mirror.lane import Entry as LaneEntry
+from ottla.mirror.holding import Begun, Taker
+from ottla.mirror.journal import Journal
+from ottla.mirror.journaling import Journaling, rows_of
 from ottla.mirror.lane import Lane, Outbound, Phase, Verdict
-from ottla.mirror.passage import Acceptance
 from ottla.mirror.recode import Recoder
 from ottla.mirror.rules import Policy
 from ottla.mirror.takeover import Fault, Finding
-from ottla.mirror.terms import Mark, Term
+from ottla.mirror.target_leaders import UNKNOWN, TargetLeaders
 from ottla.mirror.throttle import Throttle
 from ottla.model import TopicPartition
 from ottla.net.cluster import Cluster
 from ottla.net.deadline import Deadline
 from ottla.net.links import Link
 from ottla.net.loop import Answer, Loop
-from ottla.net.metadata import Metadata
-from ottla.net.refresh import MetadataRefresh
 from ottla.wire import produce as wire
 
 _MOST_REQUESTS = 5
@@ -56,17 +54,6 @@ class _Sent(NamedTuple):
 class _Request(NamedTuple):
     batches: list[_Sent]
     version: int
-
-
-@dataclass(frozen=True, slots=True)
-class Begun:
-    """A lane that was taken over: its term, and where to read on."""
-
-    term: Term
-    leader_epoch: int
-    accepts: Acceptance
-    accepted: tuple[MirrorError, ...]
-    """Faults that the rules accept."""
 
 
 class Forwarder:
@@ -94,10 +81,9 @@ class Forwarder:
         self._loop: Loop[_Request] = Loop(
             cluster, channel=channel, name=f"ottla-{channel}", most_requests=_MOST_REQUESTS, events=events
         )
-        timeouts = cluster.timeouts
-        self._refresh = MetadataRefresh(
-            cluster.retry, self._loop.chance, longest=timeouts.request, refresh_seconds=timeouts.metadata_age
-        )
+        self._taker = Taker(source, cluster, journal, policy)
+        self._leaders = TargetLeaders(cluster, self._loop)  # type: ignore[arg-type]  # it sends no requests
+        self._journaling = Journaling(journal, self._loop.background, cluster.retry, self._loop.chance)
         self._lanes: dict[TopicPartition, Lane] = {}
         """By source partition."""
         self._by_target: dict[TopicPartition, Lane] = {}
@@ -105,13 +91,8 @@ class Forwarder:
         """Lanes that are to take over, by target."""
         self._busy: dict[TopicPartition, Lane] = {}
         """Lanes with batches to send, by target, in the order of the next requests."""
-        self._leaders: dict[TopicPartition, int] = {}
-        self._topics: frozenset[str] = frozenset()
         self._recoder = Recoder()
         self._marked_at = 0.0
-        self._journal_at = 0.0
-        """When the journal may be written again, after a failure."""
-        self._journal_failures = 0
         self._changed: Callable[[], None] = lambda: None
 
     # Any thread
@@ -124,12 +105,8 @@ class Forwarder:
     def stop(self) -> None:
         """Write down how far the lanes are, and end."""
         if not self._loop.has_stopped:
-            entries = self._loop.result_of(self._unmarked)
-            try:
-                if entries:
-                    self._journal.write([entry for _, entry, _ in entries], timeout=_STOP_SECONDS)
-            except (OttlaError, TimeoutError):
-                pass  # marks only save time at the next start
+            unmarked = self._loop.result_of(lambda: rows_of(lane for lane in self.lanes() if not lane.is_marked))
+            self._journaling.write_marks(unmarked, seconds=_STOP_SECONDS)
         self._loop.stop(self, Deadline.after(_STOP_SECONDS))
 
     def add(self, lanes: Iterable[Lane]) -> None:
@@ -169,22 +146,17 @@ class Forwarder:
         for answer in self._loop.answers():
             self._handle(answer, now)
             del answer
-        for result in self._loop.lookups.done():
-            if result.metadata is not None:
-                self._learn(result.metadata, now)
-            elif result.error is not None:
-                self._refresh.failed(result.lookup, result.error, now)
         for link in self._loop.links.changed():
             if link.is_away:
-                self._doubt_led_by(link.broker.id)
+                self._leaders.doubt_led_by(link.broker.id)
+        ids = self._leaders.turn(now)
+        if ids:
+            self._restart_replaced(ids)
         self._take_over_idle(now)
         self._write_journal(now)
         next_at = self._send_requests(now)
-        if (lookup := self._refresh.due(now, self._topics, refreshed=self._topics)) is not None:
-            self._loop.lookups.run(lookup)
         resumes = (lane.resume_at for lane in self._idle.values())
-        waits = (next_at, self._loop.links.next_at(now), self._refresh.next_at(self._topics), now + _MARK_SECONDS)
-        return min((*waits, *resumes))
+        return min(next_at, self._loop.links.next_at(now), self._leaders.next_at(), now + _MARK_SECONDS, *resumes)
 
     def recover(self) -> None:
         """Never called: only the loop's own thread, which is never interrupted, takes its turns."""
@@ -200,11 +172,10 @@ class Forwarder:
 
     # Lanes
 
-    def _add(self, lanes: Iterable[Lane]) -> None:
-        for lane in lanes:
+    def _add(self, new: Sequence[Lane]) -> None:
+        for lane in new:
             self._lanes[lane.source] = self._by_target[lane.target] = self._idle[lane.target] = lane
-            self._learn_leader(lane.target, self._cluster.known)
-        self._topics = frozenset(target.topic for target in self._by_target)
+        self._leaders.add(lane.target for lane in new)
 
     def _retry_failed(self, lanes: Iterable[Lane]) -> None:
         for lane in lanes:
@@ -219,47 +190,37 @@ class Forwarder:
             lane.phase = Phase.TAKING_OVER
             self._loop.background.run(
                 ("take over", lane.target),
-                lambda lane=lane: self._hold(lane),  # type: ignore[misc]
+                lambda lane=lane: self._taker.begin(lane.source, lane.target, first=lane.first),  # type: ignore[misc]
                 done=lambda begun, lane=lane: self._begun(lane, begun),  # type: ignore[misc]
                 failed=lambda error, lane=lane: self._not_begun(lane, error),  # type: ignore[misc]
             )
 
-    def _hold(self, lane: Lane) -> Begun:
-        """Take a lane's partition over and write its new term to the journal. Runs in the background."""
-        deadline = Deadline.after(self._cluster.timeouts.total)
-        source_id = self._source.topics([lane.source.topic], deadline=deadline)[lane.source.topic].id
-        accepts = holding.acceptance(self._cluster, lane.target.topic, deadline=deadline)
-        held = holding.take_over(self._cluster, self._journal, lane.target, source_id=source_id, deadline=deadline)
-        accepted = self._policy.judge(lane.source, lane.target, held.position.findings)
-        source = lane.first if held.position.source is None else held.position.source
-        previous = held.position.previous
-        term = Term(
-            index=held.terms[-1].index + 1 if held.terms else 0,
-            producer_id=held.identity.producer_id,
-            epoch=held.identity.epoch,
-            source_id=source_id,
-            target_id=held.target_id,
-            start=Mark(0, source, held.next_target),
-            previous=None if previous is None else previous.identity,
-            previous_count=held.position.previous_count,
-        )
-        self._journal.write([Entry(lane.source, lane.target, term)])
-        self._prune(lane, held, previous)
-        return Begun(term, held.position.leader_epoch, accepts, accepted)
+    def _restart_replaced(self, ids: Mapping[str, UUID | None]) -> None:
+        """End the terms of lanes whose target topic was deleted and created again; taking over judges that."""
+        for target, lane in self._by_target.items():
+            topic_id = ids.get(target.topic)
+            if lane.term is not None and topic_id is not None and lane.term.target_id not in (None, topic_id):
+                self._restart(lane)
 
-    def _prune(self, lane: Lane, held: holding.Holding, previous: Term | None) -> None:
-        """Remove terms of which nothing is left in the target's log."""
-        gone = [
-            term
-            for term, successor in zip(held.terms, held.terms[1:], strict=False)
-            if successor.start.target <= held.log_start and term is not previous
-        ]
-        if gone:
-            self._journal.remove(
-                Entry(lane.source, lane.target, chunk)
-                for term in gone
-                for chunk in self._journal.chunks(lane.target, term)
-            )
+    def _write_journal(self, now: float) -> None:
+        """Write what batches wait for, and from time to time how far everything is."""
+        if not self._journaling.is_ready(now):
+            return
+        urgent = [lane for lane in self._busy.values() if lane.needs_journal]
+        if now >= self._marked_at + _MARK_SECONDS:
+            self._marked_at = now
+            self._look_after(now)
+            urgent += [lane for lane in self._lanes.values() if lane.phase is Phase.RUNNING and not lane.is_marked]
+        self._journaling.write(urgent)
+
+    def _look_after(self, now: float) -> None:
+        """Renew terms that are old, and give up lanes that have failed for too long."""
+        for lane in list(self._lanes.values()):
+            if lane.is_outdated(now):
+                self._restart(lane)
+            elif lane.phase is not Phase.FAILED and lane.failing_since <= now - self._policy.patience:
+                assert lane.error is not None
+                self._fail(lane, lane.error)
 
     def _begun(self, lane: Lane, begun: Begun) -> None:
         source = begun.term.start.source
@@ -314,110 +275,28 @@ class Forwarder:
         if lane is None or lane.cursor is not piece.cursor:
             self._fetcher.buffer.used_up(piece)
             return
-        try:
-            lane.add(piece, self._recoder)
-        except (WireError, OttlaError) as error:
-            self._fetcher.buffer.used_up(piece)
-            self._fail(lane, error)
-            return
+        lane.add(piece, self._recoder)
+        if lane.blocked is not None:
+            self._fetcher.remove([piece.cursor])
         if lane.queue:
             self._busy[lane.target] = lane
             if lane.waiting_bytes > _LANE_BYTES:
                 piece.cursor.paused = True
             return
         self._release(lane.reached_end())
-        if lane.phase is Phase.DONE:
+        self._look_at_end(lane)
+
+    def _look_at_end(self, lane: Lane) -> None:
+        """See whether a lane without batches has anything left to do."""
+        if lane.blocked is not None:
+            self._fail(lane, lane.blocked)
+        elif lane.phase is Phase.DONE:
             self._changed()
 
     def _source_failed(self, cursor: Cursor, error: OttlaError) -> None:
         lane = self._lanes.get(cursor.tp)
         if lane is not None and lane.cursor is cursor:
             self._fail(lane, error)
-
-    # The journal
-
-    def _write_journal(self, now: float) -> None:
-        if self._loop.background.busy("journal") or now < self._journal_at:
-            return
-        urgent = [lane for lane in self._busy.values() if lane.needs_journal]
-        if now >= self._marked_at + _MARK_SECONDS:
-            self._marked_at = now
-            self._look_after(now)
-            urgent += [lane for lane in self._lanes.values() if lane.phase is Phase.RUNNING and not lane.is_marked]
-        if not urgent:
-            return
-        rows = [self._row(lane) for lane in dict.fromkeys(urgent)]
-
-        def done(_nothing: None) -> None:
-            self._journal_failures = 0
-            for lane, _, entry in rows:
-                lane.journaled(entry)
-
-        self._loop.background.run(
-            "journal",
-            lambda: self._journal.write([entry for _, entry, _ in rows]),
-            done=done,
-            failed=lambda error: self._journal_failed([lane for lane, _, _ in rows], error),
-        )
-
-    def _look_after(self, now: float) -> None:
-        """Renew terms that are old, and give up lanes that have failed for too long."""
-        for lane in list(self._lanes.values()):
-            if lane.is_outdated(now):
-                self._restart(lane)
-            elif lane.phase is not Phase.FAILED and lane.failing_since <= now - self._policy.patience:
-                assert lane.error is not None
-                self._fail(lane, lane.error)
-
-    def _row(self, lane: Lane) -> tuple[Lane, Entry, LaneEntry]:
-        entry = lane.entry()
-        return lane, Entry(lane.source, lane.target, entry.term), entry
-
-    def _unmarked(self) -> list[tuple[Lane, Entry, LaneEntry]]:
-        lanes = [lane for lane in self._lanes.values() if lane.term is not None and not lane.is_marked]
-        return [self._row(lane) for lane in lanes]
-
-    def _journal_failed(self, lanes: Iterable[Lane], error: OttlaError) -> None:
-        self._journal_failures += 1
-        wait = self._cluster.retry.wait(self._journal_failures, self._loop.chance.random())
-        self._journal_at = time.monotonic() + wait
-        for lane in lanes:
-            lane.error = error
-
-    # Leaders
-
-    def _learn(self, metadata: Metadata, now: float) -> None:
-        self._refresh.learned(now)
-        missing = set()
-        for target, lane in self._by_target.items():
-            topic = metadata.topics.get(target.topic)
-            if topic is None:
-                continue
-            term = lane.term
-            if term is not None and topic.id is not None and term.target_id not in (None, topic.id):
-                self._restart(lane)  # deleted and created again: taking over tells
-            if not self._learn_leader(target, metadata):
-                missing.add(target.topic)
-        if missing:
-            self._refresh.look_again(missing, now)
-
-    def _learn_leader(self, target: TopicPartition, metadata: Metadata) -> bool:
-        topic = metadata.topics.get(target.topic)
-        partition = None if topic is None else topic.partition(target.partition)
-        if partition is None or partition.leader < 0:
-            self._leaders.pop(target, None)
-            self._refresh.doubt(target.topic)
-            return False
-        self._leaders[target] = partition.leader
-        return True
-
-    def _doubt(self, target: TopicPartition) -> None:
-        self._leaders.pop(target, None)
-        self._refresh.doubt(target.topic)
-
-    def _doubt_led_by(self, broker: int) -> None:
-        for target in [target for target, leader in self._leaders.items() if leader == broker]:
-            self._doubt(target)
 
     # Requests
 
@@ -435,12 +314,12 @@ class Forwarder:
             if ready_at > now:
                 next_at = min(next_at, ready_at)
                 continue
-            by_leader.setdefault(self._leaders.get(target, -1), []).append(lane)
+            by_leader.setdefault(self._leaders.of(target), []).append(lane)
         for leader, lanes in by_leader.items():
-            link = links.get(leader) if leader >= 0 else None
+            link = None if leader == UNKNOWN else links.get(leader)
             if link is None:
                 for lane in lanes:
-                    self._doubt(lane.target)
+                    self._leaders.doubt(lane.target)
             elif not link.is_up:
                 links.connect(link, now)
             else:
@@ -519,21 +398,18 @@ class Forwarder:
             self._fetcher.resume(cursor)
         if not lane.queue:
             self._busy.pop(lane.target, None)
-        if lane.phase is Phase.DONE:
-            self._changed()
+            self._look_at_end(lane)
 
     def _refused(self, lane: Lane, outbound: Outbound, row: wire.Produced, now: float) -> None:
         error = BrokerError(row.error_code, f"mirroring {lane.source} to {lane.target}", row.message)
         match lane.verdict_on(outbound, row.error_code):
             case Verdict.RETRY:
-                if row.leader is not None and self._cluster.leader_moved(
-                    *lane.target, leader=row.leader.id, epoch=row.leader.epoch
-                ):
-                    self._leaders[lane.target] = row.leader.id
+                leader = row.leader
+                if leader is not None and self._leaders.moved(lane.target, leader=leader.id, epoch=leader.epoch):
                     lane.retry(outbound, error, now, resume_at=now)
                     return
                 if error.row.refresh:
-                    self._doubt(lane.target)
+                    self._leaders.doubt(lane.target)
                 if not self._is_intact(lane, outbound, error):
                     return
                 lane.retry(outbound, error, now, resume_at=now + self._backoff(lane))
@@ -560,7 +436,7 @@ class Forwarder:
     def _retry_all(self, request: _Request, error: OttlaError, now: float) -> None:
         for sent in request.batches:
             lane = sent.lane
-            self._doubt(lane.target)
+            self._leaders.doubt(lane.target)
             if lane.term is not None and lane.term.identity == sent.identity:
                 lane.retry(sent.outbound, error, now, resume_at=now + self._backoff(lane))
 

@@ -1,7 +1,8 @@
 """Takes over a target partition: shuts out its previous holder, and finds out how far that one came.
 
-A target partition and the journal come in; the new holder's producer id and epoch, and the position to continue at, go
-out. All calls block: the forwarder runs them in the background. What they mean is decided in `takeover.py`.
+A target partition and the journal come in; the new holder's term, with the position to continue at, goes out. All calls
+block: the forwarder runs them in the background. What the log and the journal mean is decided in `takeover.py`, what to
+do about a fault in `rules.py`.
 """
 
 from __future__ import annotations
@@ -12,12 +13,13 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from ottla.admin import Admin, OffsetSpec
-from ottla.errors import DeadlineExceeded, Fenced
+from ottla.errors import DeadlineExceeded, Fenced, MirrorError
 from ottla.fetch.reader import Reader
-from ottla.mirror.journal import Journal
+from ottla.mirror.journal import Entry, Journal
 from ottla.mirror.passage import Acceptance
+from ottla.mirror.rules import Policy
 from ottla.mirror.takeover import Position, Tail, locate, scan_start
-from ottla.mirror.terms import Term
+from ottla.mirror.terms import Mark, Term
 from ottla.model import Isolation, OffsetRange, TopicPartition
 from ottla.net.cluster import Cluster
 from ottla.net.deadline import Deadline
@@ -28,6 +30,8 @@ from ottla.wire.batch import BatchHeader
 from ottla.wire.codecs import parse_codec
 
 _TRANSACTION_SECONDS = 60.0
+_SETTINGS_SECONDS = 1.0
+"""How long the settings of a target topic are good for several takeovers."""
 _FIRST_NAP, _LONGEST_NAP = 0.002, 0.1
 """How long to wait for our marker to appear in the log, in seconds."""
 
@@ -122,3 +126,77 @@ def _headers(cluster: Cluster, unit: OffsetRange) -> list[BatchHeader]:
             return [raw.batch.header for raw in batches]
     finally:
         reader.close()
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """A partition whose new term is in the journal: mirroring may begin."""
+
+    term: Term
+    leader_epoch: int
+    """The leader epoch of the record before the term's first, at the source; -1 if unknown."""
+    accepts: Acceptance
+    accepted: tuple[MirrorError, ...]
+    """Faults that the link's rules accept."""
+
+
+class Taker:
+    """Takes partitions over, in any number of threads."""
+
+    def __init__(self, source: Cluster, target: Cluster, journal: Journal, policy: Policy) -> None:
+        self._source = source
+        self._target = target
+        self._journal = journal
+        self._policy = policy
+        self._settings: dict[str, tuple[Acceptance, float]] = {}
+        """What target topics accept, and when that was asked."""
+
+    def begin(self, source: TopicPartition, target: TopicPartition, *, first: int) -> Begun:
+        """Take a partition over and write its new term to the journal. `first` is where a new mirror begins.
+
+        Raises as `take_over` does, and `MirrorError` if something is wrong that the link's rules do not accept.
+        """
+        deadline = Deadline.after(self._target.timeouts.total)
+        source_id = self._source.topics([source.topic], deadline=deadline)[source.topic].id
+        accepts = self._acceptance(target.topic, deadline)
+        held = take_over(self._target, self._journal, target, source_id=source_id, deadline=deadline)
+        accepted = self._policy.judge(source, target, held.position.findings)
+        start, previous = held.position.source, held.position.previous
+        if start is None:  # nothing was mirrored before, or all of it is to be mirrored again
+            start = self._earliest(source, deadline) if held.terms else first
+        term = Term(
+            index=held.terms[-1].index + 1 if held.terms else 0,
+            producer_id=held.identity.producer_id,
+            epoch=held.identity.epoch,
+            source_id=source_id,
+            target_id=held.target_id,
+            start=Mark(0, start, held.next_target),
+            previous=None if previous is None else previous.identity,
+            previous_count=held.position.previous_count,
+        )
+        self._journal.write([Entry(source, target, term)])
+        self._prune(source, target, held)
+        return Begun(term, held.position.leader_epoch, accepts, accepted)
+
+    def _acceptance(self, topic: str, deadline: Deadline) -> Acceptance:
+        """Asked once for all partitions that are taken over at the same time."""
+        known, asked_at = self._settings.get(topic, (None, 0.0))
+        if known is None or time.monotonic() > asked_at + _SETTINGS_SECONDS:
+            known = acceptance(self._target, topic, deadline=deadline)
+            self._settings[topic] = known, time.monotonic()
+        return known
+
+    def _earliest(self, source: TopicPartition, deadline: Deadline) -> int:
+        offsets = Admin(self._source).list_offsets([source], OffsetSpec.EARLIEST, timeout=deadline.remaining())
+        return offsets[source].offset
+
+    def _prune(self, source: TopicPartition, target: TopicPartition, held: Holding) -> None:
+        """Remove terms of which nothing is left in the target's log."""
+        gone = [
+            term
+            for term, successor in zip(held.terms, held.terms[1:], strict=False)
+            if successor.start.target <= held.log_start and term is not held.position.previous
+        ]
+        if gone:
+            chunks = [chunk for term in gone for chunk in self._journal.chunks(target, term)]
+            self._journal.remove(Entry(source, target, chunk) for chunk in chunks)

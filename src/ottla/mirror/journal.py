@@ -16,7 +16,7 @@ from contextlib import closing
 from typing import Any, NamedTuple
 
 from ottla.admin import Admin, NewTopic, OffsetSpec
-from ottla.errors import BrokerError, ConfigError, ErrorCode
+from ottla.errors import BrokerError, ConfigError, DeadlineExceeded, ErrorCode
 from ottla.fetch.reader import Reader
 from ottla.mirror.terms import Term, in_order, joined
 from ottla.model import Isolation, OffsetRange, TopicPartition
@@ -127,10 +127,17 @@ class Journal:
         self._send([(entry.target, self._key(entry.target, entry.term), None) for entry in entries], timeout=None)
 
     def write_note(self, name: str, value: Mapping[str, Any]) -> None:
-        """Write something about the whole link under a name, for other programs to read."""
+        """Write something about the whole link under a name, for other programs to read.
+
+        Raises `NotDelivered` or `DeadlineExceeded` if that does not succeed soon: nothing depends on it.
+        """
         key = f"{self.link}#{name}".encode()
         producer = self._open_producer()
-        producer.send(self.topic, json.dumps(value).encode(), key, partition=0).result(_NOTE_SECONDS)
+        delivery = producer.send(self.topic, json.dumps(value).encode(), key, partition=0)
+        try:
+            delivery.result(_NOTE_SECONDS)
+        except TimeoutError:
+            raise DeadlineExceeded(f"writing to the journal {self.topic}", _NOTE_SECONDS) from None
 
     # Reading
 
@@ -204,8 +211,7 @@ class Journal:
     def _learn(self, key: bytes | None, value: bytes | None) -> None:
         text = (key or b"").decode(errors="replace")
         if "#" in text:
-            if text.startswith(f"{self.link}#"):
-                self._notes[text] = {} if value is None else json.loads(value)
+            self._learn_note(text, value)
             return
         try:
             link, topic, partition, identity, chunk = text.split("/")
@@ -221,6 +227,15 @@ class Journal:
         except (KeyError, TypeError, ValueError) as error:
             _log.warning("topic %s has an entry that is not one of a mirror, key %.100r: %s", self.topic, text, error)
 
+    def _learn_note(self, key: str, value: bytes | None) -> None:
+        if not key.startswith(f"{self.link}#"):
+            return
+        try:
+            note = json.loads(value or b"{}")
+        except ValueError:
+            note = {}
+        self._notes[key] = note if isinstance(note, dict) else {}
+
     def _send(self, rows: Iterable[tuple[TopicPartition, bytes, bytes | None]], *, timeout: float | None) -> None:
         producer = self._open_producer()
         deliveries = [
@@ -228,7 +243,10 @@ class Journal:
         ]
         deadline = Deadline.after(self._seconds if timeout is None else timeout)
         for delivery in deliveries:
-            delivery.result(deadline.remaining())
+            try:
+                delivery.result(deadline.remaining())
+            except TimeoutError:
+                raise DeadlineExceeded(f"writing to the journal {self.topic}", deadline.seconds) from None
 
     def _open_producer(self) -> Producer:
         with self._lock:

@@ -162,6 +162,8 @@ class Lane:
         """Since when nothing has succeeded, by `time.monotonic`."""
         self.error: OttlaError | None = None
         """The last error; final in the phase FAILED."""
+        self.blocked: OttlaError | None = None
+        """Why nothing behind the queue can be mirrored; the lane fails when the queue is empty."""
         self.counts = Counts()
         self.began_at = -1
         """The source offset at which this process began."""
@@ -207,6 +209,7 @@ class Lane:
         self._number = 0
         self._acknowledged = term.start
         self._shift = 0
+        self.blocked = None
         self._resending = False
         self._began = self._sent_at = now
         self._finish_if_over()
@@ -271,16 +274,25 @@ class Lane:
     # From the source
 
     def add(self, piece: Piece, recoder: Recoder) -> None:
-        """Take a piece of the source's log. Raises `CorruptBatch` or `RecordTooLarge` for a batch that cannot go on."""
+        """Take a piece of the source's log. A batch that cannot go on blocks the lane; what comes before it goes on."""
+        self._pieces.append((piece, self._number))
+        if self.blocked is not None:
+            return
         for batch in piece.batches:
             header = batch.header
             if header.is_control or not header.count or header.next_offset <= piece.start:
                 continue
             if header.base_offset >= self.stop:
                 break
-            self._add_batch(batch, piece.start, recoder)
-        self.position = min(piece.next_offset, self.stop)
-        self._pieces.append((piece, self._number))
+            try:
+                self._add_batch(batch, piece.start, recoder)
+            except OttlaError as error:
+                self.blocked = error
+                break
+            self._pieces[-1] = piece, self._number
+            self.position = min(header.next_offset, self.stop)
+        else:
+            self.position = min(piece.next_offset, self.stop)
 
     def _add_batch(self, batch: Batch, start: int, recoder: Recoder) -> None:
         header = batch.header
@@ -326,7 +338,7 @@ class Lane:
         self._number += count
 
     def _expected(self, number: int) -> int:
-        """Return the target offset of a record, unless somebody else writes to the partition."""
+        """Return the target offset of a record, unless another producer writes to the partition."""
         assert self.term is not None
         return self.term.start.target + number + self._shift
 
@@ -419,7 +431,7 @@ class Lane:
             self.in_flight -= 1
 
     def _shift_by(self, offsets: int, number: int) -> None:
-        """Somebody else has taken offsets of the target before this record: everything from it on lies higher."""
+        """Another producer has taken offsets of the target before this record: everything from it on lies higher."""
         self._shift += offsets
         self.counts.foreign += offsets
         index = bisect.bisect_right(self._runs, number, key=lambda run: run.number) - 1
@@ -443,7 +455,8 @@ class Lane:
         self.waiting_bytes -= header.size_bytes
 
     def _finish_if_over(self) -> None:
-        if self.phase is Phase.RUNNING and self.position >= self.stop and not self.queue and not self._pieces:
+        is_over = self.position >= self.stop and self.blocked is None
+        if self.phase is Phase.RUNNING and is_over and not self.queue and not self._pieces:
             self.phase = Phase.DONE
 
 

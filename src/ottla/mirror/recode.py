@@ -33,7 +33,7 @@ class Recoded(NamedTuple):
 class Recoder:
     """Recodes batches, reusing its memory. Use one per thread."""
 
-    def __init__(self, *, max_batch_bytes: int = 1 << 30) -> None:
+    def __init__(self, *, max_batch_bytes: int = 256 << 20) -> None:
         self._decoder = Decoder(_COLUMNS, max_batch_bytes=max_batch_bytes)
 
     def recode(

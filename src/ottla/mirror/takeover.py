@@ -1,7 +1,8 @@
 """Where to continue after a takeover: what the end of the target's log and the terms of the journal say together.
 
 The headers of the last batches before our marker and the stored terms come in. Out goes the source offset to continue
-at, or a `Fault`: somebody else wrote there, the target lost records, or the journal does not know the last batch. Pure.
+at, and what is wrong, if anything: another producer wrote there, the target lost records, or the journal does not know
+the last batch. Pure.
 
 Why this is exact. A holder writes a run to the journal, and waits for the acknowledgement, before it sends the first
 batch of that run. Its batches are idempotent: the broker appends them in order and each once. A successor first has the
@@ -95,11 +96,10 @@ def locate(
     last, count, finding = _last_written(kept, tail)
     if finding is not None:
         findings.append(finding)
-    source: int | None
     source, leader_epoch = last.source_after(count)
     if not _is_same(last.source_id, source_id):
         findings.append(Finding(Fault.SOURCE_REPLACED, f"it has another id since term {last.index}"))
-        source, leader_epoch = None, -1
+        source, leader_epoch = 0, -1
     return Position(source, leader_epoch, last, count, tuple(findings))
 
 

@@ -1,6 +1,6 @@
 """Terms: which source offset each record stands for that one holder wrote to a target partition.
 
-Whoever mirrors a partition holds it for one term: one producer id and epoch. Within a term the records it writes are
+A mirror holds a partition for one term, under one producer id and epoch. Within a term the records it writes are
 numbered 0, 1, 2, ... (the sequence numbers of its batches). A `Run` says that from some number on, source offsets,
 target offsets and numbers all rise together by one; a new run begins where the source has a gap. A term with its runs
 is the exact map between the two logs. Pure: `journal.py` stores terms, `takeover.py` draws conclusions from them.

@@ -80,7 +80,7 @@ class Attempts:
         if self._rounds is not None and self._unreachable >= self._rounds:
             raise self._summary() from error
         wait = self._next_wait(error)
-        _log.debug("%s: retrying in %.3f s after: %s", self.what, wait, _headline(error))
+        _log.debug("%s: retrying in %.3f s after: %s", self.what, wait, headline(error))
         if self._pause.wait(wait):
             raise error
 
@@ -114,7 +114,7 @@ class Attempts:
         self._unreachable = 0
         if isinstance(error, BrokerError):
             self._advice = error.row.advice
-        text = _headline(error)
+        text = headline(error)
         self._causes.pop(text, None)  # a repeated cause moves to the end
         self._causes[text] = None
 
@@ -148,6 +148,6 @@ def _combined(before: Attempt | None, attempt: Attempt) -> Attempt:
     return Attempt(attempt.address, reason, before.seconds + attempt.seconds, before.tries + attempt.tries)
 
 
-def _headline(error: OttlaError) -> str:
+def headline(error: OttlaError) -> str:
     """The first line of the text, without the advice, which is added once, at the end."""
     return str(error).partition("\n")[0]

@@ -97,6 +97,10 @@ class Cluster:
         """The cached metadata, stale or not. Never sends a request."""
         return self._directory.known
 
+    def deadline(self, timeout: float | None = None) -> Deadline:
+        """Return the deadline of a call that starts now: `timeout` seconds, or `Timeouts.total` without it."""
+        return Deadline.after(self.timeouts.total if timeout is None else timeout)
+
     def metadata(
         self,
         topics: Collection[str] | None = (),
@@ -140,7 +144,7 @@ class Cluster:
 
     def topics(self, names: Collection[str], *, deadline: Deadline | None = None) -> dict[str, Topic]:
         """Return the topics as the brokers have them now, not from the cache. Raises as `topic` does."""
-        limit = deadline or Deadline.after(self.timeouts.total)
+        limit = deadline or self.deadline()
         if names:
             self.metadata(names, deadline=limit)
         return {name: self.topic(name, deadline=limit) for name in names}
@@ -163,7 +167,7 @@ class Cluster:
         Raises `NetworkError` if the broker cannot be reached.
         """
         self.check_usable()
-        limit = deadline or Deadline.after(self.timeouts.total)
+        limit = deadline or self.deadline()
         try:
             return self._pool.get((broker.id, channel), broker.address, deadline=limit.sooner(self.timeouts.connect))
         except NetworkError:
@@ -211,7 +215,7 @@ class Cluster:
     def attempts(self, what: str, deadline: Deadline | None = None) -> Attempts:
         """Return a retry loop for a caller's own requests, with the backoff and the final error of `call`."""
         self.check_usable()
-        limit = deadline or Deadline.after(self.timeouts.total)
+        limit = deadline or self.deadline()
         rounds = None if self.known.brokers else self.retry.first_contact
         return Attempts(what, deadline=limit, retry=self.retry, chance=self._chance, pause=self._closing, rounds=rounds)
 

@@ -11,10 +11,13 @@ from collections.abc import Iterable
 from ottla.config import PLAINTEXT, Address, Retry, Security, Timeouts, check_kind, check_name
 from ottla.errors import ConfigError
 from ottla.events import Events, Sink
+from ottla.net.access import ClusterAccess
 from ottla.net.cluster import Cluster
 
-Addresses = Cluster | str | Iterable[str | Address]
-"""Bootstrap addresses, or a shared `Cluster`."""
+Bootstrap = ClusterAccess | str | Iterable[str | Address]
+"""Bootstrap addresses, or a `ClusterAccess`, whose settings then replace those of the client."""
+Addresses = Cluster | Bootstrap
+"""The same, or a shared `Cluster`."""
 Sinks = Events | Iterable[Sink]
 """Callables that receive events, or a shared `Events` hub."""
 
@@ -38,6 +41,8 @@ class ClientContext:
         self._owns_events = not isinstance(events, Events)
         if isinstance(cluster, Cluster):
             self.cluster = cluster
+        elif isinstance(cluster, ClusterAccess):
+            self.cluster = cluster.cluster()
         else:
             self.cluster = Cluster(cluster, security=security, client_id=client_id, timeouts=timeouts, retry=retry)
         self.events = events if isinstance(events, Events) else Events(*events)

@@ -1,9 +1,8 @@
-"""Decides what a producer sends, where and when, what each answer means, and what it gives up.
+"""Decides what a producer sends, where and when, and what each answer means. What it gives up is in `expiry.py`.
 
 Events come in as method calls: records handed over, metadata, brokers up or down, answers, lost connections, time.
-Effects go out as values, which the owner carries out in order: send, connect, look up metadata, request a producer id,
-read the end of a log, write to disk, settle, report. This module has no thread, socket, disk or clock. `sender.py`
-drives it in a producer; the tests drive it in simulated histories.
+Effects (`effects.py`) go out as values, which the owner carries out in order. This module has no thread, socket, disk
+or clock. `sender.py` drives it in a producer; the tests drive it in simulated histories.
 """
 
 from __future__ import annotations
@@ -11,137 +10,31 @@ from __future__ import annotations
 import math
 import random
 from collections import deque
-from collections.abc import Callable, Collection, Iterator, Mapping
-from typing import NamedTuple
+from collections.abc import Collection, Iterator, Mapping
 
 from ottla.config import Retry
 from ottla.errors import BrokerError, ErrorCode, Fenced, NotDelivered, OttlaError, WireError, error_row
-from ottla.events import Dropped, EpochBumped, Event, Flushed, FlushRetried
+from ottla.events import EpochBumped, Event, Flushed, FlushRetried
 from ottla.model import TopicPartition
 from ottla.net.refresh import MetadataRefresh
-from ottla.produce import topics
+from ottla.produce.broker_states import BrokerStates
 from ottla.produce.delivery import Outcome
+from ottla.produce.effects import Carried, Connect, Effect, Identify, ReadTail, Replace, Search, Send, Store
+from ottla.produce.expiry import Expiry, not_delivered
 from ottla.produce.hook import split_batch
-from ottla.produce.lane import LAST_EPOCH, Lane, Verdict, verdict_on
+from ottla.produce.lane import LAST_EPOCH, Lane, Verdict, is_surely_absent, verdict_on
 from ottla.produce.outgoing import Identity, Outgoing
 from ottla.produce.packing import Settle, Topic, shrink
 from ottla.produce.participants import Gate, Join
-from ottla.produce.topics import Report, Topics
+from ottla.produce.topics import Compress, Report, Topics
 from ottla.wire.produce import Produced
 
-MOST_REQUESTS = 5
-"""Requests in flight to one broker. A broker works on one at a time; the others wait in its socket."""
 MOST_REQUEST_BYTES = 8 << 20
 """From this size on a request takes no more batches."""
 _DISK_SECONDS = 0.1
 """Backoff of a lane after the disk refused a write."""
-_OPEN_SECONDS = 1.0
-"""How long a batch that cannot be sent stays open. All its records have the deadline of the first one."""
-_ABSENT = frozenset(
-    {
-        ErrorCode.not_leader_or_follower,
-        ErrorCode.leader_not_available,
-        ErrorCode.not_enough_replicas,
-        ErrorCode.unknown_topic_or_partition,
-    }
-)
-"""Error codes after which the batch is certainly not in the log."""
 _NEVER = math.inf
 """A time that does not come."""
-
-
-# Effects
-
-
-class Carried(NamedTuple):
-    """A batch in a request, with its topic and lane."""
-
-    topic: Topic
-    lane: Lane
-    batch: Outgoing
-
-
-class CallerToken:
-    """Identifies a caller who sends a record itself. Its lifetime is that of the request."""
-
-    __slots__ = ("__weakref__",)
-
-
-class Send(NamedTuple):
-    """A request to one broker, with one batch per partition. `answered`, `posted` or `lost` must follow."""
-
-    broker: int
-    acks: int
-    carried: Mapping[TopicPartition, Carried]
-    caller: CallerToken | None = None
-
-
-class Connect(NamedTuple):
-    """Connect to this broker: there are batches to send to it. `link_changed` follows."""
-
-    broker: int
-
-
-class Identify(NamedTuple):
-    """Request a producer id. `identified` or `not_identified` must follow."""
-
-
-class Search(NamedTuple):
-    """Where to search a log.
-
-    From `floor`, or, if that is -1 or not in the log, from the first record as old as the batches.
-    """
-
-    tp: TopicPartition
-    floor: int
-    created: float
-    timestamp_ms: int
-
-
-class ReadTail(NamedTuple):
-    """Search the end of a log for these batches. `tail_read` or `tail_not_read` must follow."""
-
-    topic: Topic
-    lane: Lane
-    search: Search
-    counts: Mapping[Identity, int]
-
-
-class Store(NamedTuple):
-    """Write a batch to disk before it is sent. `stored`, `not_stored` or `damaged` must follow at once."""
-
-    lane: Lane
-    batch: Outgoing
-
-
-class Replace(NamedTuple):
-    """Replace a batch by its parts, on disk too if it is there."""
-
-    lane: Lane
-    whole: Outgoing
-    parts: list[Outgoing]
-
-
-Effect = Send | Connect | Identify | ReadTail | Store | Replace | Join | topics.Effect
-
-
-# State
-
-
-class _BrokerState:
-    """What the core knows of one broker's connection."""
-
-    __slots__ = ("away_since", "error", "is_up", "requests")
-
-    def __init__(self) -> None:
-        self.is_up = False
-        self.away_since: float | None = None
-        self.requests = 0
-        self.error: OttlaError | None = None
-
-    @property
-    def has_room(self) -> bool:
-        return self.is_up and self.requests < MOST_REQUESTS
 
 
 class Core:
@@ -155,7 +48,7 @@ class Core:
         chance: random.Random,
         spooling: bool = False,
         gate: Gate | None = None,
-        compress: topics.Compress | None = None,
+        compress: Compress | None = None,
     ) -> None:
         # `Topics` appends to it as well, so that effects stay in the order in which things happen.
         self.effects: deque[Effect] = deque()
@@ -168,13 +61,13 @@ class Core:
         self._random = chance
         self._spooling = spooling
         self._gate = gate
-        self._brokers: dict[int, _BrokerState] = {}
+        self._brokers = BrokerStates()
+        self.expiry = Expiry(self.topics, self._brokers, self.effects)
         self._producer: tuple[int, int] | None = None
         """Producer id and epoch for lanes that have none."""
         self._identifying = False
         self._identify_at = 0.0
         self._next_at = _NEVER
-        self._now = 0.0
 
     @property
     def is_idle(self) -> bool:
@@ -191,11 +84,6 @@ class Core:
         """Whether batches are part of transactions."""
         return self._gate is not None
 
-    def _lanes(self) -> list[tuple[Topic, Lane]]:
-        """The active lanes, with every batch in their queues compressed."""
-        self.topics.finish_sealing()
-        return self.topics.lanes
-
     def next_at(self) -> float:
         """When `dispatch` or `Topics.request_metadata` next has something to do."""
         return min(self._next_at, self.topics.next_lookup())
@@ -208,18 +96,11 @@ class Core:
         `away_since` is set if the broker could not be reached. Then its partitions may move, and records without a key
         avoid them.
         """
-        state = self._brokers.setdefault(broker, _BrokerState())
-        state.is_up, state.away_since, state.error = is_up, away_since, error
+        self._brokers.changed(broker, is_up=is_up, away_since=away_since, error=error)
         is_away = away_since is not None
         self.topics.broker_changed(broker, is_away=is_away)
         if not is_up and not is_away and self.topics.leads(broker):
             self.effects.append(Connect(broker))  # find out whether the broker closed an idle connection or is gone
-
-    def _broker_state(self, broker: int) -> _BrokerState | None:
-        """The state of a broker, if metadata has named it."""
-        if broker not in self._brokers and broker in self.topics.brokers:
-            self._brokers[broker] = _BrokerState()
-        return self._brokers.get(broker)
 
     # Identity
 
@@ -293,11 +174,11 @@ class Core:
 
         Returns whether there may be more to send once the effects are carried out.
         """
-        self._now = now
+        self._brokers.now = now
         self._next_at = _NEVER
         ready: dict[int, list[tuple[Topic, Lane]]] = {}
         needs_identity = False
-        for topic, lane in self._lanes():
+        for topic, lane in self.topics.sealed_lanes():
             if lane.is_idle:
                 del self.topics.active[lane.tp]
                 continue
@@ -311,12 +192,12 @@ class Core:
             if not self._identify(lane) and not (lane.queue and lane.queue[0].identity):
                 needs_identity = True
                 continue
-            send_at = _send_time(lane)
+            send_at = lane.send_at
             if send_at > now:
                 self._next_at = min(self._next_at, send_at)
                 continue
             leader = topic.leaders.get(lane.tp.partition, -1)
-            state = self._broker_state(leader)
+            state = self._brokers.find(leader, self.topics.brokers)
             if state is None:
                 self._refresh.doubt(topic.name)
             elif state.has_room:
@@ -357,7 +238,7 @@ class Core:
             return
         error = self._gate.over or (self._gate.refusal if self._gate.sending else None)
         if error is not None:
-            self.fail_all(error)  # including records handed in after the failure
+            self.expiry.fail_all(error)  # including records handed in after the failure
         join = self._gate.next_join()
         if join is not None:
             self.effects.append(join)
@@ -415,7 +296,7 @@ class Core:
                 self.effects.append(Report(_sending(batch)))
             lane.add_numbered(batch)
             lane.sent(batch, now)
-        state = self._broker_state(send.broker)
+        state = self._brokers.find(send.broker, self.topics.brokers)
         assert state is not None
         state.requests += 1
 
@@ -430,7 +311,7 @@ class Core:
     def damaged(self, lane: Lane, batch: Outgoing, error: NotDelivered) -> None:
         """Fail a batch that was only on disk and cannot be read."""
         lane.given_up(batch)
-        self._fail(batch, error)
+        self.topics.fail(batch, error)
 
     # Answers
 
@@ -447,7 +328,7 @@ class Core:
                 carried.lane.forgotten(carried.batch)
             elif answer.error_code == 0:
                 carried.lane.acknowledged(carried.batch, answer.base_offset)
-                self._settle(carried.batch, Outcome(0, answer.base_offset, answer.append_time))
+                self.topics.settle(Settle(carried.batch, Outcome(0, answer.base_offset, answer.append_time)))
             else:
                 self._refused(carried, answer, now, has_moved=tp in moved)
 
@@ -456,7 +337,7 @@ class Core:
         self._brokers[send.broker].requests -= 1
         for _, lane, batch in send.carried.values():
             lane.acknowledged(batch, -1)
-            self._settle(batch, Outcome(0, -1, -1))
+            self.topics.settle(Settle(batch, Outcome(0, -1, -1)))
 
     def lost(self, send: Send, error: OttlaError, now: float) -> None:
         """Handle a connection that was lost before the answer came."""
@@ -489,7 +370,9 @@ class Core:
             kind = Fenced if verdict is Verdict.FENCED or self._is_fenced(error) else NotDelivered
             # An earlier attempt may have been stored, and after UNKNOWN_SERVER_ERROR even this one.
             maybe_written = batch.attempts > 1 or batch.inherited or error.code is ErrorCode.unknown_server_error
-            self._fail(batch, _not_delivered(batch, str(error), kind=kind, maybe_written=maybe_written, cause=error))
+            self.topics.fail(
+                batch, not_delivered(batch, str(error), kind=kind, maybe_written=maybe_written, cause=error)
+            )
 
     def _may_check(self, lane: Lane, batch: Outgoing, error: BrokerError) -> bool:
         """Whether the log may be checked for a batch whose sequence the broker rejected.
@@ -517,7 +400,7 @@ class Core:
         """Send a batch again, after the backoff. If it was given up meanwhile, its answer no longer matters."""
         _, lane, batch = carried
         batch.error = error
-        batch.is_doubtful = batch.is_doubtful or not _is_surely_absent(error)
+        batch.is_doubtful = batch.is_doubtful or not is_surely_absent(error)
         if batch.decided:
             lane.forgotten(batch)
             return
@@ -535,7 +418,7 @@ class Core:
             parts = split_batch(batch, level=topic.settings.level)
         except OttlaError as failed:
             lane.refused(batch)
-            self._fail(batch, NotDelivered(f"{error}; and it cannot be split: {failed}", records=batch.count))
+            self.topics.fail(batch, NotDelivered(f"{error}; and it cannot be split: {failed}", records=batch.count))
             return
         for part in parts:
             self.account.hold(part, part.size_bytes)
@@ -562,7 +445,7 @@ class Core:
         front = lane.queue[0] if lane.queue else None
         first_try = lane.is_stale or (front is not None and front.inherited and front.attempts == 0)
         for batch, offset in lane.check_done(offsets):
-            self._settle(batch, Outcome(0, offset, -1))
+            self.topics.settle(Settle(batch, Outcome(0, offset, -1)))
         for batch in lane.queue:
             batch.is_doubtful = False
         if first_try:
@@ -579,110 +462,14 @@ class Core:
             batch.error = error
         lane.check_failed(resume_at=now + self._backoff(lane))
 
-    # Giving up
-
-    def expire(self, now: float) -> None:
-        """Seal batches that are overdue, and give up those past their deadline."""
-        self._now = now
-        for topic, lane in self._lanes():
-            limit = topic.settings.delivery_timeout
-            if lane.open is not None and now >= min(lane.open.deadline, lane.open.due + min(_OPEN_SECONDS, limit / 10)):
-                self.topics.seal(topic, lane)
-            for batch in [batch for batch in lane.queue if batch.deadline <= now]:
-                self._give_up(topic, lane, batch, f"not acknowledged within {limit:g} s")
-        self.topics.expire(now)
-
-    def fail_all(self, error: OttlaError) -> None:
-        """Fail everything that is not in flight."""
-        self.topics.fail_waiting(error)
-        reason = getattr(error, "reason", str(error))
-        kind = Fenced if isinstance(error, Fenced) else NotDelivered
-        for topic, lane in self._lanes():
-            self.topics.seal(topic, lane)
-            for batch in [batch for batch in lane.queue if not batch.in_flight]:
-                lane.given_up(batch)
-                failed = _not_delivered(batch, reason, kind=kind, maybe_written=batch.attempts > 0, cause=error)
-                self._fail(batch, failed)
-
-    def end(self, reason: str, *, kept: Callable[[Lane, Outgoing], bool]) -> None:
-        """End the producer.
-
-        Batches for which `kept` returns true stay on disk for the next producer; the rest is given up.
-        """
-        for topic, lane in self._lanes():
-            self.topics.seal(topic, lane)
-            for batch in list(lane.queue):
-                if kept(lane, batch):
-                    lane.given_up(batch)
-                else:
-                    self._give_up(topic, lane, batch, reason)
-
-    def _give_up(self, topic: Topic, lane: Lane, batch: Outgoing, reason: str) -> None:
-        """Fail a batch for good, with what is known of its broker."""
-        leader = topic.leaders.get(lane.tp.partition, -1)
-        state = self._broker_state(leader)
-        cause = batch.error or (None if state is None else state.error)
-        last_error = f"; last error: {cause}" if cause is not None else ""
-        broker = "no leader is known" if state is None else self._describe_broker(leader, state)
-        lane.given_up(batch)
-        message = f"{reason}, {batch.attempts} attempts; {broker}{last_error}"
-        maybe_written = batch.attempts > 0 or batch.inherited
-        self._fail(batch, _not_delivered(batch, message, maybe_written=maybe_written, cause=cause))
-
-    def _describe_broker(self, broker: int, state: _BrokerState) -> str:
-        """The broker's name, and for how long it has been away and why."""
-        name = self.topics.brokers.get(broker, f"broker {broker}")
-        return (
-            name
-            if state.away_since is None
-            else f"{name}, away for {self._now - state.away_since:.1f} s: {state.error}"
-        )
-
-    def _fail(self, batch: Outgoing, error: OttlaError) -> None:
-        self._settle(batch, Outcome(0, -1, -1, error))
-
-    def _settle(self, batch: Outgoing, outcome: Outcome) -> None:
-        self.topics.settle(Settle(batch, outcome))
-
-    # Memory and disk
-
-    def drop_unsent(self, size_bytes: int) -> None:
-        """Drop the oldest records that were never sent, until this many bytes of memory are free."""
-
-        def freed_by(batch: Outgoing) -> int:
-            return batch.held_bytes if not batch.attempts and not batch.inherited else 0
-
-        self.topics.drop_waiting(self._drop(size_bytes, freed_by))
-
-    def drop_stored(self, size_bytes: int) -> None:
-        """Drop the oldest batches on disk that are not in flight, until this many bytes of disk are free."""
-        self._drop(size_bytes, lambda batch: batch.size_bytes if batch.ticket and not batch.in_flight else 0)
-
-    def _drop(self, size_bytes: int, freed_by: Callable[[Outgoing], int]) -> int:
-        """Drop the oldest batches first, until `size_bytes` are free. Returns how many bytes are still missing.
-
-        `freed_by` returns what dropping a batch frees, or 0 if the batch must stay.
-        """
-        candidates = [
-            (batch.created, number, topic, lane, batch)
-            for number, (topic, lane) in enumerate(self._lanes())
-            for batch in lane.queue
-            if freed_by(batch)
-        ]
-        for _, _, topic, lane, batch in sorted(candidates, key=lambda entry: entry[:2]):
-            if size_bytes <= 0:
-                break
-            size_bytes -= freed_by(batch)
-            self.effects.append(Report(_dropped(lane, batch)))
-            self._give_up(topic, lane, batch, "dropped to make room: these were the oldest records")
-        return size_bytes
+    # The disk
 
     def overdue_lanes(self, *, older_than: float, now: float) -> Iterator[tuple[Lane, list[Outgoing]]]:
         """Lanes whose oldest batch has waited since before `older_than`, with all their batches.
 
         They are to be written to disk. All of a lane, because the disk must keep the order of the queue.
         """
-        for topic, lane in self._lanes():
+        for topic, lane in self.topics.sealed_lanes():
             if lane.open is not None and lane.open.opened <= older_than and lane.open.due <= now:
                 self.topics.seal(topic, lane)
             if lane.queue and lane.queue[0].opened <= older_than:
@@ -690,7 +477,7 @@ class Core:
 
     def all_lanes_numbered(self) -> Iterator[tuple[Lane, list[Outgoing]]]:
         """All lanes, with all their batches, to be written to disk."""
-        for topic, lane in self._lanes():
+        for topic, lane in self.topics.sealed_lanes():
             self.topics.seal(topic, lane)
             yield lane, self._numbered(lane)
 
@@ -705,47 +492,9 @@ class Core:
         return list(lane.queue)
 
 
-def _is_surely_absent(error: OttlaError) -> bool:
-    """Whether the broker certainly did not append the batch."""
-    return isinstance(error, BrokerError) and error.code in _ABSENT
-
-
-def _send_time(lane: Lane) -> float:
-    """When the lane has something to send."""
-    if lane.has_unsent:
-        return lane.resume_at
-    return _NEVER if lane.open is None else max(lane.open.due, lane.resume_at)
-
-
 def _sending(batch: Outgoing) -> Event:
     """The event for a batch that is sent: `Flushed` the first time, `FlushRetried` after that."""
     tp = batch.topic, batch.partition
     if batch.attempts and batch.error is not None:
         return FlushRetried(*tp, batch.count, batch.attempts + 1, batch.error)
     return Flushed(*tp, batch.count, batch.size_bytes, batch.raw_bytes)
-
-
-def _dropped(lane: Lane, batch: Outgoing) -> Dropped:
-    """The event for a batch that is dropped to make room. Its times are in seconds."""
-    assert batch.header is not None
-    times = batch.header.base_timestamp / 1000, batch.header.max_timestamp / 1000
-    return Dropped(*lane.tp, batch.count, batch.size_bytes, *times, "dropped to make room")
-
-
-def _not_delivered(
-    batch: Outgoing,
-    reason: str,
-    *,
-    kind: type[NotDelivered] = NotDelivered,
-    maybe_written: bool,
-    cause: OttlaError | None,
-) -> NotDelivered:
-    """The error for a batch, with its topic, partition and number of records."""
-    return kind(
-        reason,
-        topic=batch.topic,
-        partition=batch.partition,
-        records=batch.count,
-        maybe_written=maybe_written,
-        cause=cause,
-    )

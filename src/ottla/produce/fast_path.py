@@ -20,8 +20,9 @@ from ottla.model import TopicPartition
 from ottla.net.connection import Connection
 from ottla.net.links import Link, Links
 from ottla.net.loop import Loop
-from ottla.produce.core import CallerToken, Carried, Core, Send
+from ottla.produce.core import Core
 from ottla.produce.delivery import Delivery, Placement, Shipment
+from ottla.produce.effects import CallerToken, Carried, Send
 from ottla.produce.intake import Intake
 from ottla.produce.lane import Lane
 from ottla.produce.outgoing import Outgoing, ShipmentShare

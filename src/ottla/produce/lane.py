@@ -23,7 +23,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from enum import Enum
 
-from ottla.errors import ErrorCode, error_row
+from ottla.errors import BrokerError, ErrorCode, OttlaError, error_row
 from ottla.model import TopicPartition
 from ottla.produce.outgoing import Identity, Outgoing
 
@@ -38,6 +38,17 @@ LAST_EPOCH = (1 << 15) - 1
 """Epochs are 16-bit signed numbers; after the last one a new producer id is needed."""
 _SEQUENCES = 1 << 31
 """Sequences wrap around to 0 after 2**31 - 1."""
+
+
+_ABSENT = frozenset(
+    {
+        ErrorCode.not_leader_or_follower,
+        ErrorCode.leader_not_available,
+        ErrorCode.not_enough_replicas,
+        ErrorCode.unknown_topic_or_partition,
+    }
+)
+"""Error codes after which the batch is certainly not in the log."""
 
 
 class Verdict(Enum):
@@ -70,6 +81,11 @@ def verdict_on(code: int, *, records: int) -> Verdict:
     if row.code in _SPLIT:
         return Verdict.SPLIT if records > 1 else Verdict.REFUSE
     return Verdict.RETRY if row.retriable else Verdict.REFUSE
+
+
+def is_surely_absent(error: OttlaError) -> bool:
+    """Whether the broker certainly did not append the batch."""
+    return isinstance(error, BrokerError) and error.code in _ABSENT
 
 
 class Lane:
@@ -160,6 +176,13 @@ class Lane:
     def has_unsent(self) -> bool:
         """Whether a sealed batch is not in flight."""
         return any(not batch.in_flight for batch in self.queue)
+
+    @property
+    def send_at(self) -> float:
+        """When it has something to send."""
+        if self.has_unsent:
+            return self.resume_at
+        return math.inf if self.open is None else max(self.open.due, self.resume_at)
 
     @property
     def is_idle(self) -> bool:

@@ -20,9 +20,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from ottla.config import PLAINTEXT, Address, Retry, Security, Timeouts
+from ottla.config import PLAINTEXT, Retry, Security, Timeouts
 from ottla.errors import BufferFull, ConfigError, OttlaError, RecordTooLarge, UsedAfterFork, copied
-from ottla.net.context import ClientContext, Sinks
+from ottla.net.context import Bootstrap, ClientContext, Sinks
 from ottla.net.deadline import Deadline
 from ottla.produce import lifetimes
 from ottla.produce import records as checks
@@ -84,7 +84,7 @@ class Producer:
 
     def __init__(
         self,
-        bootstrap: str | Iterable[str | Address],
+        bootstrap: Bootstrap,
         *,
         security: Security = PLAINTEXT,
         client_id: str = "ottla-producer",
@@ -110,7 +110,7 @@ class Producer:
         )
         self._cluster, self._events = self._context.cluster, self._context.events
         store = None if spool is None else _opened(spool)
-        loop = new_loop(self._cluster, name=client_id, events=self._events)
+        loop = new_loop(self._cluster, name=self._cluster.client_id, events=self._events)
         self._wakeup = loop.wakeup
         self._budget = Budget(buffering, holding=lambda: self._sender.holding(), events=self._events)
         self._failures = Failures(events=self._events, on_failed=on_failed)

@@ -2,6 +2,7 @@
 
 Callers' chunks, answers, metadata and the time come in; requests, files, outcomes and events go out. It decides nothing
 itself (`core.py` does) and never blocks: everything slow runs in the background of its loop (`net/background.py`).
+Requests, slow questions and the spool have modules of their own: `requests.py`, `inquiries.py`, `spool_writer.py`.
 """
 
 from __future__ import annotations
@@ -10,52 +11,37 @@ import logging
 import math
 import time
 from collections import deque
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
-from weakref import WeakSet
 
 from ottla.config import LONGEST
-from ottla.errors import ConnectionLost, KeptInSpool, NotDelivered, OttlaError, WireError
+from ottla.errors import NotDelivered, OttlaError
 from ottla.events import Events, FlushAcknowledged
-from ottla.model import TopicPartition
 from ottla.net import Cluster
-from ottla.net.connection import Buffer
 from ottla.net.deadline import Deadline
-from ottla.net.loop import Answer, Loop
-from ottla.net.pending import Reply
+from ottla.net.loop import Loop
 from ottla.net.refresh import Lookup, MetadataRefresh
-from ottla.produce import coordinator
+from ottla.produce.broker_states import MOST_REQUESTS
 from ottla.produce.compression import CompressionPool
-from ottla.produce.core import (
-    MOST_REQUESTS,
-    CallerToken,
-    Connect,
-    Core,
-    Effect,
-    Identify,
-    ReadTail,
-    Replace,
-    Send,
-    Store,
-)
+from ottla.produce.core import Core
 from ottla.produce.delivery import SENDER_THREAD, Outcome, Placement, Shipment
+from ottla.produce.effects import Connect, Effect, Identify, ReadTail, Replace, Send, Store
 from ottla.produce.failures import Failures
-from ottla.produce.fast_path import FastPath, FastRecord, Offer
-from ottla.produce.identity import new_producer_id
+from ottla.produce.fast_path import FastPath, Offer
+from ottla.produce.inquiries import Inquiries
 from ottla.produce.intake import Budget, Handover, Intake
-from ottla.produce.lane import Lane
 from ottla.produce.options import SettingsByTopic, Spool, WhenFull
-from ottla.produce.outgoing import Identity, Outgoing, ShipmentShare
+from ottla.produce.outgoing import Outgoing, ShipmentShare
 from ottla.produce.packing import RefuseRows, Settle, Topic
 from ottla.produce.participants import Gate, Join
+from ottla.produce.requests import UNSTARTED_SECONDS, Requests
 from ottla.produce.topics import Forget, Recall, Refuse, Remember, Report
-from ottla.wire import produce as wire
 from ottla.wire.columns import NO_KEYS
 from ottla.wire.partitioning import partition_of_key
 
 if TYPE_CHECKING:
     from ottla.produce.spool import Store as SpoolStore
+    from ottla.produce.spool_writer import SpoolWriter
     from ottla.produce.spooling import Spooling
 
 _log = logging.getLogger(__name__)
@@ -69,8 +55,6 @@ _FORGET_SECONDS = 1.0
 """How often settled shipments behind an open one are dropped."""
 _FEW_SHIPMENTS = 64
 """Up to this many shipments, settled ones in the middle may stay."""
-_UNSTARTED_SECONDS = 0.1
-"""How long a caller may take to send a record itself: some microseconds, unless it was interrupted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,11 +95,18 @@ class Sender:
             gate=context.gate,
             compress=self._compression.compress,
         )
+        self._requests = Requests(self._core, loop, cluster, transactional_id=context.transactional_id)
+        self._inquiries = Inquiries(self._core, loop.background, cluster, context.failures)
         self.spooling: Spooling | None = None
+        self._spool: SpoolWriter | None = None
         if context.spool is not None:
+            from ottla.produce.spool_writer import SpoolWriter
             from ottla.produce.spooling import Spooling
 
             self.spooling = Spooling(*context.spool, account=self._core.account, events=context.events)
+            self._spool = SpoolWriter(
+                self.spooling, self._core, cluster=cluster, budget=context.budget, failures=context.failures
+            )
         self._shipments: deque[Shipment] = deque()
         """Shipments without an outcome, and some that have theirs."""
         self._charged_bytes = 0
@@ -124,12 +115,6 @@ class Sender:
         if context.spool is None and context.gate is None:
             seconds = cluster.timeouts.request
             self.fast_path = FastPath(self._core, loop, context.intake, request_seconds=seconds)
-        self._unstarted: list[tuple[FastRecord, float]] = []
-        """Records whose callers had not finished sending when last checked."""
-        self._held: list[tuple[Send, Sequence[Buffer]]] = []
-        """Requests held back because such a caller is about to write to the same connection: the two must not mix."""
-        self._given_up: WeakSet[CallerToken] = WeakSet()
-        """Callers who did not finish in time. A late one must not be counted twice; most never come."""
         self._swept_at = 0.0
         self._forgot_at = 0.0
         self._stray_bytes = 0
@@ -183,10 +168,8 @@ class Sender:
 
         def write() -> OttlaError | None:
             self._hurry()
-            return (
-                self._write_lanes(self._core.all_lanes_numbered(), stop_at_refusal=True)
-                or self._core.topics.waiting_error()
-            )
+            assert self._spool is not None
+            return self._spool.write_all() or self._core.topics.waiting_error()
 
         return self._loop.result_of(write, deadline)
 
@@ -239,11 +222,13 @@ class Sender:
         core = self._core
         core.is_reporting = self._context.events.active
         self._take_back_offer(now)
-        if self._unstarted:
-            self._give_up_unstarted(now)
-        self._send_held()
+        requests = self._requests
+        if requests.unstarted:
+            requests.give_up_unstarted(now)
+        requests.send_held()
         for answer in self._loop.answers():
-            self._handle_answer(answer, now)
+            requests.handle_answer(answer, now)
+            self._carry_out(now)
         for link in self._loop.links.changed():
             core.link_changed(link.broker.id, is_up=link.is_up, away_since=link.down_since, error=link.error)
         for result in self._loop.lookups.done():
@@ -259,8 +244,8 @@ class Sender:
         if self.spooling is not None:
             self.spooling.settle()
         until = min(next_due, core.next_at(), self._loop.links.next_at(now))
-        if self._unstarted:
-            until = min(until, now + _UNSTARTED_SECONDS)
+        if requests.unstarted:
+            until = min(until, now + UNSTARTED_SECONDS)
         elif self.fast_path is not None:
             self.fast_path.offer = Offer()
         return until if core.is_idle else min(until, self._swept_at + _SWEEP_SECONDS)
@@ -288,7 +273,8 @@ class Sender:
                 self._core.effects.append(Refuse(handover, refusal))
                 self._core.account.held_bytes -= handover.held_bytes
             self._core.topics.refuse_all(reason, error)
-            self._core.end(str(error or self._closed_reason()), kept=self._leave_behind)
+            kept = None if self._spool is None else self._spool.leave_behind
+            self._core.expiry.end(str(error or self._closed_reason()), kept=kept)
             self._carry_out(now)
         except Exception:
             _log.exception("could not settle every delivery after the sender ended")
@@ -325,28 +311,11 @@ class Sender:
         if record is None:
             return
         self._shipments.append(record.shipment)
-        record.link.requests += 1
         topic = record.topic
         if not record.has_key and topic.partitions is not None:
             topic.router.route(NO_KEYS, 1, partitions=topic.partitions)  # the record counts for the strategy
-        self._core.sent_by_caller(record.send, now)
-        if not record.is_started:
-            self._unstarted.append((record, now))
+        self._requests.sent_by_caller(record, now)
         self._carry_out(now)
-
-    def _give_up_unstarted(self, now: float) -> None:
-        """Give up callers that were interrupted while sending: close the connection and send the batch again."""
-        waiting = [(record, since) for record, since in self._unstarted if not record.is_started]
-        self._unstarted = [entry for entry in waiting if now < entry[1] + _UNSTARTED_SECONDS]
-        for record, since in waiting:
-            if now >= since + _UNSTARTED_SECONDS:
-                send, link = record.send, record.link
-                error = ConnectionLost(link.broker.address, "interrupted while sending")
-                assert send.caller is not None
-                self._given_up.add(send.caller)
-                link.requests -= 1
-                self._loop.distrust(link, error)
-                self._core.lost(send, error, now)
 
     def _settle_empty(self, handover: Handover) -> None:
         """Settle a handover without rows and give its memory back."""
@@ -409,11 +378,12 @@ class Sender:
             case Settle(batch, outcome):
                 self._settle(batch, outcome, now)
             case Send():
-                self._send(effect)
+                self._requests.send(effect)
             case Report(event):
                 self._context.events.emit(event)
             case Store(lane, batch):
-                self._store(lane, batch, now)
+                assert self._spool is not None
+                self._spool.store(lane, batch, now)
             case Connect(broker):
                 link = self._loop.links.get(broker)
                 if link is not None:
@@ -431,17 +401,18 @@ class Sender:
         """Carry out an effect of the kinds that are rare."""
         match effect:
             case Identify():
-                self._identify()
+                self._inquiries.identify()
             case ReadTail():
-                self._read_tail(effect)
+                self._inquiries.read_tail(effect)
             case Join():
-                self._join(effect)
+                self._inquiries.join(effect)
             case Replace(lane, whole, parts):
                 if self.spooling is not None:
                     self.spooling.replace_by_parts(whole, parts, lane)
                 whole.records = None
             case Recall():
-                self._core.topics.recalled(effect, self._partition_count(effect.topic.name), now)
+                count = 0 if self._spool is None else self._spool.partition_count(effect.topic.name)
+                self._core.topics.recalled(effect, count, now)
             case Remember(topic_name, partitions):
                 if self.spooling is not None:
                     self.spooling.remember(topic_name, partitions)
@@ -459,111 +430,8 @@ class Sender:
             partition = batch.topic, batch.partition
             events.emit(FlushAcknowledged(*partition, *sizes, outcome.base_offset, seconds, batch.attempts))
         batch.decide(outcome)
-        self._spool_done(batch, is_delivered=outcome.error is None)
-
-    def _send(self, send: Send) -> None:
-        """Encode a request, and send it unless a caller is about to write to the same connection."""
-        body = wire.produce_request(
-            {tp: carried.batch.parts() for tp, carried in send.carried.items()},
-            acks=send.acks,
-            # Milliseconds, 80 % of ours: a broker that waits for replicas answers before we give up.
-            timeout_ms=int(self._cluster.timeouts.request * 800),
-            transactional_id=self._context.transactional_id,
-        )
-        self._held.append((send, body))
-        self._send_held()
-
-    def _send_held(self) -> None:
-        """Send the requests whose connection no caller is about to use."""
-        busy_brokers = {record.link.broker.id for record, _ in self._unstarted if not record.is_started}
-        held, self._held = self._held, []
-        for send, body in held:
-            if send.broker in busy_brokers:
-                self._held.append((send, body))
-            else:
-                self._request(send, body)
-
-    def _request(self, send: Send, body: Sequence[Buffer]) -> None:
-        """Start a request on the broker's connection. `_handle_answer` gets its answer, or its loss."""
-        link = self._loop.links.get(send.broker)
-        assert link is not None
-        connection = link.connection
-        try:
-            version = 0 if connection is None else connection.version(wire.API_KEY, highest=wire.HIGHEST_VERSION)
-        except OttlaError as error:
-            self._core.lost(send, error, time.monotonic())
-            return
-        reply = Reply.NONE if send.acks == 0 else Reply.DUE
-        seconds = self._cluster.timeouts.request
-        self._loop.request(send, link, wire.API_KEY, version, body, seconds=seconds, reply=reply)
-
-    def _handle_answer(self, answer: Answer[Send], now: float) -> None:
-        """Feed an answer, or the loss of a request, to the core."""
-        send = answer.request
-        if self._given_up and send.caller in self._given_up:
-            answer.link.requests += 1  # undo the loop's count: the request was counted off when it was given up
-        elif answer.error is not None:
-            self._core.lost(send, answer.error, now)
-        elif send.acks == 0:
-            self._core.posted(send)
-        else:
-            try:
-                answers = {TopicPartition(a.topic, a.partition): a for a in wire.produce_response(answer.body)}
-            except WireError as error:
-                self._loop.distrust(answer.link, error)
-                self._core.lost(send, error, now)
-            else:
-                self._core.answered(send, answers, now, moved=self._moved(answers.values(), send.broker))
-        self._carry_out(now)
-
-    def _moved(self, answers: Iterable[wire.Produced], asked: int) -> set[TopicPartition]:
-        """The partitions that have a newer leader than `asked`, according to the answers (KIP-951)."""
-        return {
-            TopicPartition(answer.topic, answer.partition)
-            for answer in answers
-            if (leader := answer.leader) is not None
-            and leader.id not in (-1, asked)  # the same broker would be asked again at once, forever
-            and self._cluster.leader_moved(answer.topic, answer.partition, leader=leader.id, epoch=leader.epoch)
-        }
-
-    def _identify(self) -> None:
-        """Request a producer id in the background."""
-        self._loop.background.run(
-            "identity",
-            lambda: new_producer_id(self._cluster),
-            done=self._core.identified,
-            failed=lambda error: self._core.not_identified(error, time.monotonic()),
-        )
-
-    def _read_tail(self, effect: ReadTail) -> None:
-        """Search the end of a log in the background."""
-        topic, lane, search, counts = effect
-
-        def search_log() -> dict[Identity, int]:
-            from ottla.produce import tail  # imports the reader, which few producers ever need
-
-            return tail.find(self._cluster, search, counts)
-
-        self._loop.background.run(
-            ("tail", lane.tp),
-            search_log,
-            done=lambda offsets: self._core.tail_read(topic, lane, offsets),
-            failed=lambda error: self._core.tail_not_read(lane, error, time.monotonic()),
-        )
-
-    def _join(self, join: Join) -> None:
-        """Ask the coordinator, in the background, to add partitions to the transaction."""
-
-        def failed(error: OttlaError) -> None:
-            self._context.failures.failure = self._context.failures.failure or error
-            self._core.not_joined(join, error)
-
-        self._loop.background.run(
-            "transaction",
-            lambda: coordinator.add_partitions(self._cluster, join.identity, join.partitions),
-            done=lambda _: self._core.joined(join),
-            failed=failed,
-        )
+        if self._spool is not None:
+            self._spool.done(batch, is_delivered=outcome.error is None)
 
     def _forget(self, topic: str, *, is_unknown: bool) -> None:
         """Drop what is known of a topic: its router and metadata, and in the spool if it does not exist."""
@@ -577,92 +445,7 @@ class Sender:
         """Fail everything that is not in flight, including what a caller has just sent."""
         now = time.monotonic()
         self._take_back_offer(now)
-        self._core.fail_all(error)
-        self._carry_out(now)
-
-    # The disk
-
-    def _store(self, lane: Lane, batch: Outgoing, now: float) -> None:
-        """Write a batch to disk before it is sent, and report the result to the core."""
-        assert self.spooling is not None
-        try:
-            if self.spooling.may_send(batch, lane):
-                self._core.stored(lane, batch)
-            else:
-                self._core.not_stored(lane, now)
-        except NotDelivered as error:
-            self._core.damaged(lane, batch, error)
-
-    def _spool_done(self, batch: Outgoing, *, is_delivered: bool) -> None:
-        """Remove a decided batch from the spool, and the wholes that are decided with it.
-
-        A split batch is decided when its last part is; parts may have been split again.
-        """
-        if self.spooling is not None:
-            decided = [batch]
-            while decided[-1].parent is not None and decided[-1].parent[0].decided:
-                decided.append(decided[-1].parent[0])
-            self.spooling.done(decided, delivered=is_delivered)
-
-    def _write_lanes(self, lanes: Iterable[tuple[Lane, list[Outgoing]]], *, stop_at_refusal: bool) -> OttlaError | None:
-        """Write batches to disk, those of each lane in order. Returns the error if the disk refused."""
-        assert self.spooling is not None
-        for lane, batches in lanes:
-            if not self._write_lane(lane, batches) and stop_at_refusal:
-                return self.spooling.error
-        if not stop_at_refusal:
-            return None
-        return None if self.spooling.make_durable() else self.spooling.error
-
-    def _write_lane(self, lane: Lane, batches: Iterable[Outgoing]) -> bool:
-        """Write the batches of a lane in order. Returns False at the first that the disk refuses."""
-        assert self.spooling is not None
-        for batch in batches:
-            try:
-                if not self.spooling.write(batch, lane):
-                    return False
-            except NotDelivered as error:
-                self._core.damaged(lane, batch, error)
-        return True
-
-    def _leave_behind(self, lane: Lane, batch: Outgoing) -> bool:
-        """Whether the batch stays on disk for the next producer, now that this one ends."""
-        spooling = self.spooling
-        if spooling is None or not (batch.ticket or spooling.write(batch, lane) or spooling.is_stored_in_whole(batch)):
-            return False
-        reason = f"kept in the spool {spooling.path}, from which the next producer delivers them"
-        tp, maybe_written = lane.tp, batch.attempts > 0 or batch.inherited
-        kept = KeptInSpool(
-            reason, topic=tp.topic, partition=tp.partition, records=batch.count, maybe_written=maybe_written
-        )
-        self._core.account.release(batch)
-        self._context.failures.keep_in_spool(batch, kept)
-        return True
-
-    def _partition_count(self, topic: str) -> int:
-        """The partitions of a topic as the spool or earlier metadata remember them, 0 if neither does."""
-        if self.spooling is None:
-            return 0
-        known = self._cluster.known.topics.get(topic)
-        return self.spooling.partition_count(topic) or (0 if known is None else len(known.partitions))
-
-    def _spool_overdue(self, now: float) -> None:
-        """Write to disk what has waited too long, and unload it if memory is short."""
-        spooling, budget = self.spooling, self._context.budget
-        assert spooling is not None
-        self._write_lanes(
-            self._core.overdue_lanes(older_than=now - spooling.spool.after, now=now), stop_at_refusal=False
-        )
-        self._carry_out(now)
-        if spooling.is_full and spooling.spool.when_full is WhenFull.DROP_OLDEST:
-            self._core.drop_stored(budget.used)
-            self._carry_out(now)
-        if budget.used > budget.buffering.bytes // 2:
-            spooling.make_durable()
-            for _, lane in self._core.topics.lanes:
-                for batch in lane.queue:
-                    if batch.ticket is not None and batch.stored_identity == batch.identity:
-                        spooling.unload(batch)
+        self._core.expiry.fail_all(error)
         self._carry_out(now)
 
     # Time
@@ -675,17 +458,16 @@ class Sender:
         self._drop_all_settled(now)
         core.forget_idle(now, seconds=self._cluster.timeouts.metadata_age)
         for link in list(self._loop.links):
+            # `dispatch` connects only to brokers that have batches, and an away broker may have none.
             if link.is_away and core.topics.leads(link.broker.id):
-                self._loop.links.connect(
-                    link, now
-                )  # `dispatch` connects only to brokers that have batches, and an away broker may have none
-        if self.spooling is not None:
-            self._spool_overdue(now)
-        core.expire(now)
+                self._loop.links.connect(link, now)
+        if self._spool is not None:
+            self._spool.write_overdue(now, self._carry_out)
+        core.expiry.expire(now)
         self._carry_out(now)
         self._correct_budget()
         if budget.buffering.when_full is WhenFull.DROP_OLDEST and budget.full:
-            core.drop_unsent(budget.used - budget.buffering.bytes // 2)
+            core.expiry.drop_unsent(budget.used - budget.buffering.bytes // 2)
             self._carry_out(now)
 
     def _correct_budget(self) -> None:
@@ -706,9 +488,7 @@ class Sender:
     def _closed_reason(self) -> str:
         """Why batches are given up when the producer is closed."""
         error = None if self.spooling is None else self.spooling.error
-        return (
-            "the producer was closed" if error is None else f"the producer was closed and could not keep them: {error}"
-        )
+        return "the producer was closed" + ("" if error is None else f" and could not keep them: {error}")
 
 
 def new_loop(cluster: Cluster, *, name: str, events: Events) -> Loop[Send]:

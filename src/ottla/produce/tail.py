@@ -11,9 +11,9 @@ from contextlib import closing
 
 from ottla.admin import Admin, OffsetSpec
 from ottla.fetch.reader import Reader
-from ottla.model import OffsetRange
+from ottla.model import Isolation, OffsetRange
 from ottla.net import Cluster
-from ottla.produce.core import Search
+from ottla.produce.effects import Search
 from ottla.produce.outgoing import Identity
 
 _CLOCKS_DIFFER = 600.0
@@ -30,7 +30,9 @@ def find(cluster: Cluster, search: Search, counts: Mapping[Identity, int]) -> di
     end = admin.list_offsets([tp], OffsetSpec.LATEST)[tp].offset
     start = max(_start(admin, search, end), admin.list_offsets([tp], OffsetSpec.EARLIEST)[tp].offset)
     offsets: dict[Identity, int] = {}
-    with closing(Reader(cluster).batches(OffsetRange(*tp, start, max(start, end)))) as batches:
+    # Uncommitted: the batches may belong to a transaction of ours that is still open.
+    reader = Reader(cluster, isolation=Isolation.READ_UNCOMMITTED)
+    with closing(reader.batches(OffsetRange(*tp, start, max(start, end)))) as batches:
         for header in (raw.batch.header for raw in batches):
             identity = Identity(header.producer_id, header.producer_epoch, header.base_sequence)
             if counts.get(identity) == header.count:  # the first part of a split batch has the same sequence

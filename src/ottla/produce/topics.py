@@ -20,6 +20,7 @@ from ottla.net.attempts import FINAL
 from ottla.net.discovery import OnUnknownTopic
 from ottla.net.metadata import Metadata
 from ottla.net.refresh import Lookup, LookupResult, MetadataRefresh
+from ottla.produce.delivery import Outcome
 from ottla.produce.intake import Handover
 from ottla.produce.lane import Lane
 from ottla.produce.outgoing import Account, Outgoing
@@ -121,6 +122,11 @@ class Topics:
         """The active lanes."""
         return list(self.active.values())
 
+    def sealed_lanes(self) -> list[tuple[Topic, Lane]]:
+        """Return the active lanes, with every batch in their queues compressed."""
+        self.finish_sealing()
+        return self.lanes
+
     @property
     def has_waiting(self) -> bool:
         """Whether records wait for the partitions of their topic to be known."""
@@ -187,6 +193,10 @@ class Topics:
         """Settle the records of a batch."""
         self.account.release(settled.batch)
         self.effects.append(settled)
+
+    def fail(self, batch: Outgoing, error: OttlaError) -> None:
+        """Settle the records of a batch with an error."""
+        self.settle(Settle(batch, Outcome(0, -1, -1, error)))
 
     def _pack(
         self,

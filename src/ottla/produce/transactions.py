@@ -405,7 +405,7 @@ class Transactions:
         """Drop records and abort. If the coordinator cannot be reached, the next transaction aborts first."""
         decision.committed = False
         self._gate.sending = False
-        limit = deadline or Deadline.after(self._cluster.timeouts.total)
+        limit = deadline or self._cluster.deadline()
         self._sender.drop_all(NotDelivered("the transaction was aborted"), deadline=limit)
         try:
             if self._gate.announced:
@@ -417,7 +417,7 @@ class Transactions:
 
     def _abort_at_coordinator(self, deadline: Deadline | None) -> None:
         """Make sure that the coordinator knows that the last transaction is over."""
-        limit = deadline or Deadline.after(self._cluster.timeouts.total)
+        limit = deadline or self._cluster.deadline()
         while self._gate.joining and not self._sender.has_stopped and not limit.expired():
             time.sleep(_POLL_SECONDS)  # a late request would add partitions to a transaction that was ended
         try:

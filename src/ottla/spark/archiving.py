@@ -50,7 +50,7 @@ _registered: WeakSet[SparkSession] = WeakSet()
 """Sessions that know the source. Spark warns about every further registration."""
 
 
-def archive_stream(
+def start_query(
     spark: SparkSession,
     lake: Lake,
     job: ArchiveRange,
@@ -59,12 +59,12 @@ def archive_stream(
     cutting: Cutting,
     every: float | None = None,
     checkpoint: str | None = None,
-    told: Callable[[Entry], None] | None = None,
+    on_entry: Callable[[Entry], None] | None = None,
 ) -> ArchiveQuery:
     """Start a query that archives up to the current ends of the logs, or, with `every` (seconds), without an end.
 
-    Calls `told` with every ledger entry, on another thread. Raises `ConfigError` for a checkpoint of another query, and
-    the errors of planning (`InputError`, `OffsetsLost`, `LakeError` and the like) before anything starts.
+    Calls `on_entry` with every ledger entry, on another thread. Raises `ConfigError` for a checkpoint of another query,
+    and the errors of planning (`InputError`, `OffsetsLost`, `LakeError` and the like) before anything starts.
     """
     folder = _checkpoint(lake, request, checkpoint)
     lake.recover()
@@ -77,7 +77,7 @@ def archive_stream(
         brokers=job.brokers, path=str(lake.path), topics=request.topics, on_lost=request.on_lost, cutting=cutting
     )
     rows = spark.readStream.format(NAME).option(OPTION, plan.to_option()).load()
-    batch = ArchiveBatch(job, request, told)
+    batch = ArchiveBatch(job, request, on_entry)
     writer = (
         rows.writeStream.queryName(f"ottla archive {' '.join(request.topics)} to {lake.path}")
         .foreachBatch(batch)
@@ -146,7 +146,7 @@ class ArchiveBatch:
 
     job: ArchiveRange
     request: ArchiveRequest
-    told: Callable[[Entry], None] | None = field(default=None)
+    on_entry: Callable[[Entry], None] | None = field(default=None)
     failed: BaseException | None = field(default=None)
     """Why the last batch failed, if this is the driver's own process. Spark's report of it is hard to read."""
     troubles: dict[str, str] = field(default_factory=dict)
@@ -154,7 +154,7 @@ class ArchiveBatch:
     lake: Lake | None = field(default=None)
 
     def __getstate__(self) -> dict[str, Any]:
-        empty: dict[str, Any] = {"told": None, "failed": None, "troubles": {}, "lake": None}
+        empty: dict[str, Any] = {"on_entry": None, "failed": None, "troubles": {}, "lake": None}
         return {"job": self.job, "request": self.request, **empty}
 
     def __call__(self, rows: DataFrame, batch: int) -> None:
@@ -210,8 +210,8 @@ class ArchiveBatch:
                     report(self.lake, cluster, self.request)
         finally:
             self.lake.sweep(0.0, run=self.job.run)  # dead tasks leave files
-        if entry is not None and self.told is not None:
-            self.told(entry)
+        if entry is not None and self.on_entry is not None:
+            self.on_entry(entry)
 
 
 def _check(lake: Lake, job: ArchiveRange, request: ArchiveRequest) -> None:
@@ -256,4 +256,4 @@ def _query_id(spark: SparkSession) -> str:
     return (context.getLocalProperty(_QUERY) or "") if context is not None else ""
 
 
-__all__ = ["ArchiveBatch", "ArchiveQuery", "archive_stream"]
+__all__ = ["ArchiveBatch", "ArchiveQuery", "start_query"]

@@ -15,7 +15,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from ottla.engines.gc_freeze import settle
+from ottla.engines.gc_freeze import freeze_once
 from ottla.errors import ConfigError, OffsetsLost
 from ottla.fetch.options import OnLost
 from ottla.model import OffsetRange
@@ -49,9 +49,9 @@ class BatchReader(DataSourceReader):
         Raises `ConfigError` if a start is after its end, and `OffsetsLost` if records are gone and that is an error.
         """
         options = self._task.options
-        with options.connection.cluster() as cluster:
+        with options.access.cluster() as cluster:
             planned = plan(Logs(cluster, options.subscription, isolation=options.isolation), options)
-        settle()
+        freeze_once()
         return [*map(Slice, planned.ranges), *open_ends(options, planned.ends)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

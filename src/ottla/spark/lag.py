@@ -22,9 +22,10 @@ from ottla.admin.committed import Committed, commit
 from ottla.errors import ConfigError, OttlaError
 from ottla.events import BatchDone, Events, LagMeasured, Sink
 from ottla.model import GroupMember, TopicPartition
+from ottla.net.access import ClusterAccess
 from ottla.net.deadline import Deadline
 from ottla.spark.offsets import Offsets
-from ottla.spark.options import Connection, connection
+from ottla.spark.options import cluster_access
 from ottla.spark.stream_position import offsets_of
 
 if TYPE_CHECKING:
@@ -89,7 +90,7 @@ class LagListener(StreamingQueryListener):
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._events = events if isinstance(events, Events) else Events(events)
-        self._group, self._connection = _group_and_connection(commit)
+        self._group, self._access = _group_and_access(commit)
         self._query = query
         self._clock = clock
         self._lock = threading.Lock()
@@ -133,22 +134,22 @@ class LagListener(StreamingQueryListener):
 
     def _publish(self, offsets: Offsets) -> None:
         assert self._group is not None
-        assert self._connection is not None
+        assert self._access is not None
         committed = {partition: Committed(offset) for partition, offset in offsets.items()}
         try:
-            with self._connection.cluster() as cluster:
+            with self._access.cluster() as cluster:
                 commit(cluster, GroupMember(self._group), committed, deadline=Deadline.after(_COMMIT_SECONDS))
         except OttlaError as exc:
             _log.warning("cannot publish the progress as group %s: %s", self._group, exc)
 
 
-def _group_and_connection(options: Mapping[str, str] | None) -> tuple[str | None, Connection | None]:
+def _group_and_access(options: Mapping[str, str] | None) -> tuple[str | None, ClusterAccess | None]:
     if options is None:
         return None, None
     group = next((value.strip() for name, value in options.items() if name.lower() == "commitgroup"), "")
     if not group:
         raise ConfigError("LagListener(commit=...) needs the option commitGroup with the name of a consumer group")
-    return group, connection(options)
+    return group, cluster_access(options)
 
 
 def _offsets(text: Any) -> Offsets:

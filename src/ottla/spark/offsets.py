@@ -18,7 +18,6 @@ from ottla.admin.topics import describe
 from ottla.errors import BrokerError, ConfigError, InputError, OttlaError
 from ottla.model import Isolation, TopicPartition
 from ottla.net import Cluster
-from ottla.net.deadline import Deadline
 from ottla.net.metadata import Metadata, Topic
 from ottla.plan import RecordBytes
 from ottla.spark.read_options import Assigned, Bound, End, FixedOffsets, NoMatch, Pattern, Subscription, Times, Topics
@@ -140,7 +139,7 @@ class Logs:
         return self._sizes
 
     def _measure(self) -> RecordBytes | None:
-        deadline = self._deadline().sooner(self.cluster.timeouts.request)
+        deadline = self.cluster.deadline().sooner(self.cluster.timeouts.request)
         topics = self.topics()
         sizes = find_sizes(
             self.cluster, describe(Metadata(topics=topics, brokers=self.cluster.known.brokers)), deadline=deadline
@@ -161,12 +160,12 @@ class Logs:
         return {
             name: topics[name]
             if name in topics and topics[name].partitions
-            else self.cluster.topic(name, deadline=self._deadline())
+            else self.cluster.topic(name, deadline=self.cluster.deadline())
             for name in listed
         }
 
     def _metadata(self, names: Collection[str] | None) -> Metadata:
-        return self.cluster.metadata(names, deadline=self._deadline())
+        return self.cluster.metadata(names, deadline=self.cluster.deadline())
 
     def _at_times(
         self,
@@ -191,11 +190,10 @@ class Logs:
     def _find(self, partitions: Collection[TopicPartition], at: At) -> Offsets:
         if not partitions:
             return {}
-        results = find_offsets(self.cluster, partitions, at=at, isolation=self._isolation, deadline=self._deadline())
+        results = find_offsets(
+            self.cluster, partitions, at=at, isolation=self._isolation, deadline=self.cluster.deadline()
+        )
         return {partition: result.offset for partition, result in results.items()}
-
-    def _deadline(self) -> Deadline:
-        return Deadline.after(self.cluster.timeouts.total)
 
 
 def is_unknown_topic(error: OttlaError) -> bool:

@@ -1,28 +1,19 @@
-"""Parsing of Spark options, and the connection settings that reading and writing share.
+"""Parsing of Spark options, and how reading and writing reach the cluster.
 
 A mapping of option names to texts comes in, as Spark passes it; frozen, picklable values go out, or a `ConfigError`
-that names the option, its value and what is accepted. Parsing never connects; `Connection` makes the clients.
+that names the option, its value and what is accepted. Parsing never connects.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
 
-from ottla.config import Retry, Security, Timeouts, parse_bootstrap
+from ottla.config import Retry, Timeouts, parse_bootstrap
 from ottla.errors import ConfigError
-from ottla.fetch.options import Fetching, OnLost
-from ottla.model import Isolation
+from ottla.net.access import ClusterAccess
 from ottla.spark.option_names import IGNORED, PREFIX
-from ottla.spark.security import SecurityOptions, security_options
-
-if TYPE_CHECKING:
-    from ottla.admin import Admin
-    from ottla.fetch.reader import Reader
-    from ottla.net import Cluster
-    from ottla.net.context import Sinks
+from ottla.spark.security import security_options
 
 _UNITS = {"": 1.0, "us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 _DURATION = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-z]*)\s*", re.I)
@@ -30,74 +21,7 @@ _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?\s*", re.I)
 _FACTORS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Connection:
-    """How to reach the brokers. Picklable: it travels to executors and makes their clients there."""
-
-    bootstrap: str
-    security_options: SecurityOptions = field(default_factory=SecurityOptions)
-    client_id: str = "ottla-spark"
-    timeouts: Timeouts = field(default_factory=Timeouts)
-    retry: Retry = field(default_factory=Retry)
-
-    @property
-    def security(self) -> Security:
-        """Security settings for clients in this process. Do not pickle them: they may name in-memory files."""
-        return self.security_options.security()
-
-    def with_timeout(self, seconds: float) -> Connection:
-        """A copy whose calls retry for up to `seconds` before they raise."""
-        return replace(self, timeouts=replace(self.timeouts, total=seconds))
-
-    def cluster(self) -> Cluster:
-        """A new cluster client. It connects at its first call; the caller closes it."""
-        from ottla.net import Cluster
-
-        return Cluster(
-            self.bootstrap,
-            security=self.security,
-            client_id=self.client_id,
-            timeouts=self.timeouts,
-            retry=self.retry,
-        )
-
-    def admin(self) -> Admin:
-        """A new admin client. The caller closes it."""
-        from ottla.admin import Admin
-
-        return Admin(
-            self.bootstrap,
-            security=self.security,
-            client_id=self.client_id,
-            timeouts=self.timeouts,
-            retry=self.retry,
-        )
-
-    def reader(
-        self,
-        *,
-        isolation: Isolation = Isolation.READ_UNCOMMITTED,
-        on_lost: OnLost = OnLost.ERROR,
-        fetching: Fetching | None = None,
-        events: Sinks = (),
-    ) -> Reader:
-        """A new reader of offset ranges. The caller closes it."""
-        from ottla.fetch.reader import Reader  # its kernels take a second to load, and planning needs none
-
-        return Reader(
-            self.bootstrap,
-            security=self.security,
-            client_id=self.client_id,
-            timeouts=self.timeouts,
-            retry=self.retry,
-            isolation=isolation,
-            on_lost=on_lost,
-            fetching=fetching or Fetching(),
-            events=events,
-        )
-
-
-def connection(options: Mapping[str, str]) -> Connection:
+def cluster_access(options: Mapping[str, str]) -> ClusterAccess:
     """Parse the `kafka.*` options that reading and writing share. Raises `ConfigError` for a wrong value.
 
     Unknown names are not checked here; `option_names.check_names` does that.
@@ -116,9 +40,9 @@ def connection(options: Mapping[str, str]) -> Connection:
     total = seconds_from_ms(lowered, "kafka.default.api.timeout.ms", default.total)
     backoff = Retry()
     initial = seconds_from_ms(lowered, "kafka.retry.backoff.ms", backoff.initial)
-    return Connection(
+    return ClusterAccess(
         bootstrap=bootstrap,
-        security_options=security_options(settings),
+        security=security_options(settings),
         client_id=settings.get("client.id") or _client_id(lowered),
         timeouts=Timeouts(
             connect=seconds_from_ms(lowered, "kafka.socket.connection.setup.timeout.ms", default.connect),

@@ -17,9 +17,10 @@ from enum import Enum
 from ottla.errors import ConfigError
 from ottla.fetch.options import Fetching, OnLost, parse_isolation
 from ottla.model import Isolation, TopicPartition
+from ottla.net.access import ClusterAccess
 from ottla.spark import options as parse
 from ottla.spark.option_names import CONNECTION, IGNORED, READING, WRITING, check_names, meant_for
-from ottla.spark.options import Connection, connection
+from ottla.spark.options import cluster_access
 
 _log = logging.getLogger(__name__)
 
@@ -106,12 +107,14 @@ class BatchLimits:
 class ReadOptions:
     """All options of a query that reads."""
 
-    connection: Connection
+    access: ClusterAccess
     subscription: Subscription
     start: Bound
     stop: Bound = End.LATEST
     limits: BatchLimits = field(default_factory=BatchLimits)
     isolation: Isolation = Isolation.READ_UNCOMMITTED
+    """Not committed by default, unlike `Reader`: a job that replaces the connector's `format("kafka")` must get the
+    same rows."""
     on_lost: OnLost = OnLost.ERROR
     fetching: Fetching = field(default_factory=Fetching)
     group: str | None = None
@@ -127,7 +130,7 @@ def for_either(options: Mapping[str, str]) -> ReadOptions:
     start = _bound(given, "starting", End.EARLIEST)
     limits = _limits(given)
     return ReadOptions(
-        connection=connection(given),
+        access=cluster_access(given),
         subscription=_subscription(given),
         start=start,
         stop=_bound(given, "ending", End.LATEST),

@@ -16,7 +16,7 @@ from pyspark.sql.datasource import InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from ottla.engines.gc_freeze import settle
+from ottla.engines.gc_freeze import freeze_once
 from ottla.model import OffsetRange
 from ottla.spark.read_options import ReadOptions
 
@@ -47,7 +47,7 @@ class ReadTask:
         for records in shared_reader(self.options).read(slice.range, columns=arrow_schema.names):
             columns = [records.column(name) for name in arrow_schema.names]
             yield pa.RecordBatch.from_arrays(columns, schema=arrow_schema)
-        settle()
+        freeze_once()
 
 
 _readers: dict[object, Reader] = {}
@@ -57,12 +57,14 @@ _MAX_READERS = 4
 
 def shared_reader(options: ReadOptions) -> Reader:
     """This process's reader for these options. A new connection would take longer than a small task."""
-    connection = options.connection.with_timeout(options.retry_timeout)
+    access = options.access.with_timeout(options.retry_timeout)
     # With the process id: a forked worker must not use the sockets of its parent.
-    key = (os.getpid(), connection, options.isolation, options.on_lost, options.fetching)
+    key = (os.getpid(), access, options.isolation, options.on_lost, options.fetching)
     reader = _readers.pop(key, None)
     if reader is None:
-        reader = connection.reader(isolation=options.isolation, on_lost=options.on_lost, fetching=options.fetching)
+        from ottla.fetch.reader import Reader  # its kernels take a second to load, and planning needs none
+
+        reader = Reader(access, isolation=options.isolation, on_lost=options.on_lost, fetching=options.fetching)
     _readers[key] = reader
     while len(_readers) > _MAX_READERS:
         _readers.pop(next(iter(_readers))).close()

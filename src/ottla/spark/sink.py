@@ -85,7 +85,7 @@ def batch_writer(
     ids = id_scheme(settings.name)
     if settings.guarantee is Guarantee.EXACTLY_ONCE:
         # What a killed write left open blocks readers of committed data until its timeout.
-        with settings.connection.cluster() as cluster:
+        with settings.access.cluster() as cluster:
             two_phase.sweep(cluster, ids.scope, which=ids.is_over)
     return BatchWriter(settings, rows, ids.prefix)
 
@@ -111,7 +111,7 @@ def _log_states(settings: SinkSettings) -> dict[str, LogState]:
     folder = settings.commit_log
     if folder is None:
         return {}
-    with settings.connection.cluster() as cluster:  # connects only if there is something to end
+    with settings.access.cluster() as cluster:  # connects only if there is something to end
         return {query: settle(cluster, CommitLog(folder, query)) for query in CommitLog.queries(folder)}
 
 
@@ -155,7 +155,7 @@ class BatchWriter(DataSourceArrowWriter):
         if self._settings.guarantee is Guarantee.AT_LEAST_ONCE:
             return
         shares = _shares(messages)
-        with self._settings.connection.cluster() as cluster:
+        with self._settings.access.cluster() as cluster:
             two_phase.check_alive(cluster, shares)
             lost = [share.task for share in two_phase.commit_all(cluster, shares) if share.fate is Fate.LOST]
             two_phase.sweep(cluster, self._prefix)
@@ -171,7 +171,7 @@ class BatchWriter(DataSourceArrowWriter):
         """On the driver, after a task failed for good: abort."""
         if self._settings.guarantee is Guarantee.AT_LEAST_ONCE:
             return
-        with self._settings.connection.cluster() as cluster:
+        with self._settings.access.cluster() as cluster:
             two_phase.abort_all(cluster, _shares(messages))
             two_phase.sweep(cluster, self._prefix)
 
@@ -220,7 +220,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         log = CommitLog(folder, query)
         located = replace(settings, commit_log=folder)
         try:
-            with settings.connection.cluster() as cluster:  # connects only if there is something to end
+            with settings.access.cluster() as cluster:  # connects only if there is something to end
                 return located, settle(cluster, log)
         except AlreadyRecorded:  # by another task of the batch
             return located, log.state()
@@ -236,7 +236,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
             return
         settings, query, log = self._located(messages)
         shares = _shares(messages)
-        with settings.connection.cluster() as cluster:
+        with settings.access.cluster() as cluster:
             try:
                 self._record(cluster, log, batchId, shares, messages)
             except (AlreadyRecorded, WrongCommitLog, TransactionFailed):
@@ -260,7 +260,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         unrecorded = [
             share for share in _shares(messages) if share.prepared and share.prepared.transactional_id not in recorded
         ]
-        with settings.connection.cluster() as cluster:
+        with settings.access.cluster() as cluster:
             two_phase.abort_all(cluster, unrecorded)
             two_phase.sweep(cluster, prefix(settings, query), spare=recorded)
 
@@ -403,7 +403,7 @@ def _repair_by_hand(log: CommitLog, record: BatchRecord) -> str:
 def _check_topic_exists(settings: SinkSettings) -> None:
     if settings.topic is None:
         return
-    with settings.connection.cluster() as cluster:
+    with settings.access.cluster() as cluster:
         try:
             cluster.topic(settings.topic)
         except BrokerError as error:

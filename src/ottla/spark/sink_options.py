@@ -13,12 +13,13 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from ottla.errors import ConfigError
+from ottla.net.access import ClusterAccess
 from ottla.net.discovery import OnUnknownTopic
 from ottla.produce.options import Acks, Batching, Buffering, Settings
 from ottla.produce.producer import Producer
 from ottla.produce.records import topic as check_topic
 from ottla.spark.option_names import CONNECTION, IGNORED, READING, REFUSED, WRITING, check_names, meant_for
-from ottla.spark.options import Connection, boolean, connection, duration, integer, seconds_from_ms
+from ottla.spark.options import boolean, cluster_access, duration, integer, seconds_from_ms
 from ottla.wire.batch import Codec
 from ottla.wire.codecs import parse_codec
 
@@ -57,7 +58,7 @@ class Guarantee(Enum):
 class SinkSettings:
     """Everything about a write except its rows."""
 
-    connection: Connection
+    access: ClusterAccess
     topic: str | None
     guarantee: Guarantee
     transaction_timeout: float
@@ -77,13 +78,9 @@ class SinkSettings:
 
     def open_producer(self, transactional_id: str | None) -> Producer:
         """A new producer for this task. The caller closes it."""
-        connection, settings = self.connection, self.producer
+        settings = self.producer
         return Producer(
-            connection.bootstrap,
-            security=connection.security,
-            client_id=connection.client_id,
-            timeouts=connection.timeouts,
-            retry=connection.retry,
+            self.access,
             buffering=self.buffering,
             transactional_id=transactional_id,
             transaction_timeout=self.transaction_timeout,
@@ -150,7 +147,7 @@ def _settings(options: Mapping[str, str]) -> SinkSettings:
             " or choose delivery=at-least-once"
         )
     return SinkSettings(
-        connection=connection(options).with_timeout(duration(lowered, "retryTimeout", _RETRY_TIMEOUT)),
+        access=cluster_access(options).with_timeout(duration(lowered, "retryTimeout", _RETRY_TIMEOUT)),
         topic=topic,
         guarantee=guarantee,
         transaction_timeout=seconds_from_ms(lowered, "kafka.transaction.timeout.ms", _TRANSACTION_TIMEOUT),

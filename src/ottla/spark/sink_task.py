@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 from pyspark import TaskContext
 
-from ottla.engines.gc_freeze import settle
+from ottla.engines.gc_freeze import freeze_once
 from ottla.errors import InputError, RecordTooLarge, TransactionFailed
 from ottla.model import Fingerprint, OffsetRange
 from ottla.produce.coordinator import PreparedTransaction
@@ -101,7 +101,7 @@ def write_rows(output: TaskOutput, iterator: Iterator[pa.RecordBatch], *, before
                 output.send(batch)
         check_same_rows(task, before, output.fingerprint)
         prepared, witness = output.end()
-    settle()
+    freeze_once()
     return TaskShare(task, attempt, output.fingerprint, prepared, witness)
 
 

@@ -45,8 +45,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     @in_options()
     def initialOffset(self) -> dict[str, Any]:
         """Where a new query begins. Raises `NoBrokerReachable` if no broker answers."""
-        # With the short timeout of the connection: a wrong address should fail sooner than a running query does.
-        with self._task.options.connection.cluster() as cluster:
+        # With the short timeout of the options: a wrong address should fail sooner than a running query does.
+        with self._task.options.access.cluster() as cluster:
             cluster.metadata()
         return self._follower.first().to_json()
 
@@ -105,6 +105,6 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _follower(self) -> Follower:
         if self._opened is None:
             options = self._task.options
-            self._cluster = options.connection.with_timeout(options.retry_timeout).cluster()
+            self._cluster = options.access.with_timeout(options.retry_timeout).cluster()
             self._opened = Follower(Logs(self._cluster, options.subscription, isolation=options.isolation), options)
         return self._opened

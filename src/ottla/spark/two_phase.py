@@ -21,7 +21,6 @@ from ottla.fetch.reader import Reader
 from ottla.model import Fingerprint, Isolation, OffsetRange, TopicPartition
 from ottla.net import Cluster
 from ottla.net.connection import VersionOf
-from ottla.net.deadline import Deadline
 from ottla.produce import coordinator
 from ottla.produce.coordinator import PreparedTransaction
 from ottla.produce.identity import transactional_producer_id
@@ -197,7 +196,7 @@ def _open_transactions(cluster: Cluster, prefix: str) -> list[str]:
         message: messages.Message = messages.compose(kind, fields)
         return message
 
-    deadline = Deadline.after(cluster.timeouts.total)
+    deadline = cluster.deadline()
     brokers = cluster.metadata(deadline=deadline).brokers.values()
     ids: list[str] = []
     for answer in ask_each(cluster, brokers, build, deadline=deadline).values():

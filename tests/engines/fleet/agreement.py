@@ -81,7 +81,7 @@ class Agreement:
         self.both("resign", chance.choice(self._leases[-2:]))
 
     def plan(self, chance: Random) -> None:
-        known = {lane.at: lane.planned for lane in self.model.look().lanes}
+        known = {state.partition: state.planned for state in self.model.look().partitions}
         moves = []
         for _ in range(chance.randint(1, 3)):
             partition = chance.choice(LANES)

@@ -374,11 +374,11 @@ def settled(look: Callable[[], Any], ends: dict[tuple[str, int], int], *, second
     """Wait until everything below these ends is done."""
 
     def left() -> Iterator[str]:
-        lanes = {tuple(lane.at): lane for lane in look().lanes}
+        states = {tuple(state.partition): state for state in look().partitions}
         for partition, end in ends.items():
-            lane = lanes.get(partition)
-            if lane is None or lane.done < end:
-                yield f"{partition} {lane}"
+            state = states.get(partition)
+            if state is None or state.done < end:
+                yield f"{partition} {state}"
 
     eventually(lambda: next(left(), None) is None, lambda: f"done: {list(left())}", seconds=seconds)
 

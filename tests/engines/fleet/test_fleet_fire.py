@@ -156,7 +156,7 @@ class Fire:
 
     def _has_work(self) -> bool:
         """There is always something to do, or there will be at once."""
-        if self.each - min((lane.done for lane in self.store.look().lanes), default=0) < ENOUGH:
+        if self.each - min((state.done for state in self.store.look().partitions), default=0) < ENOUGH:
             self._write(ENOUGH)
         return True
 
@@ -173,7 +173,7 @@ class Fire:
     def _told(self) -> str:
         snapshot = self.store.look()
         log = Path(f"{self.path}.log").read_text()[-3000:]
-        return f"{snapshot.planner} {snapshot.counts} {snapshot.lanes} {snapshot.out}\n{log}"
+        return f"{snapshot.planner} {snapshot.counts} {snapshot.partitions} {snapshot.out}\n{log}"
 
     def _end(self) -> None:
         for worker in self._workers:
@@ -227,7 +227,7 @@ def check(fire: Fire) -> None:
     # Whoever takes a unit away may be killed before that is written.
     assert len(unexplained) <= sum(deed.startswith("kill") for deed in fire.deeds), unexplained
     assert len(taken_away) <= snapshot.counts.reclaimed
-    assert [lane for lane in snapshot.lanes if lane.waiting or lane.out or lane.failed] == []
+    assert [state for state in snapshot.partitions if state.waiting or state.out or state.failed] == []
     assert fire.store.failures() == []
 
 

@@ -67,7 +67,7 @@ def test_a_number_that_was_given_out_before_is_refused_and_all_further_ones_are_
     fill(memory)
     assert held_units.take(1) == []
     assert reasons == [f"it issued number 2 after number {before[-1]}"]
-    assert memory.look().lanes[0].waiting == 10
+    assert memory.look().partitions[0].waiting == 10
     after = [held.grant.lease.number for held in held_units.take(3)]
     assert min(after) > before[-1] + LEAP - 1
 

@@ -102,7 +102,7 @@ def test_ctrl_c_in_a_block_and_around_it_loses_nothing_and_counts_no_attempt(mak
             return
 
     fleet.start()
-    eventually(lambda: fleet.look().lanes, "it is planned")
+    eventually(lambda: fleet.look().partitions, "it is planned")
     interruptions = 0
     while place <= interrupter.seen or not place:
         place += 1
@@ -123,10 +123,10 @@ def test_ctrl_c_in_a_block_and_around_it_loses_nothing_and_counts_no_attempt(mak
 
 def _begin_again(fleet: Fleet, handled: set[int]) -> None:
     """What was done was handled; it is all planned once more, so that there is always something to do."""
-    lane = fleet.look().lanes[0]
-    assert set(range(lane.done)) <= handled, f"{fleet.look()} {list(fleet.newest)[-5:]}"
-    if lane.done > RECORDS // 2:
-        fleet._store.reset(lane.at, 0)
+    state = fleet.look().partitions[0]
+    assert set(range(state.done)) <= handled, f"{fleet.look()} {list(fleet.newest)[-5:]}"
+    if state.done > RECORDS // 2:
+        fleet._store.reset(state.partition, 0)
         handled.clear()
 
 
@@ -150,20 +150,20 @@ def test_ctrl_c_in_the_middle_of_records_loses_none(make: Make, way: str) -> Non
             handled.add(record.offset)
 
     fleet.start()
-    eventually(lambda: fleet.look().lanes, "it is planned")
+    eventually(lambda: fleet.look().partitions, "it is planned")
     while place <= interrupter.seen or not place:
         place += 3
         try:
             interrupter.during(work, place)
         except KeyboardInterrupt:
             records.clear()
-        lane = fleet.look().lanes[0]
-        assert set(range(lane.done)) <= handled, f"at place {place}"
-        if lane.done > RECORDS // 2:
+        state = fleet.look().partitions[0]
+        assert set(range(state.done)) <= handled, f"at place {place}"
+        if state.done > RECORDS // 2:
             if way == "record":
                 in_time(lambda: fleet._sharing.put_back())
             records.clear()
-            fleet._store.reset(lane.at, 0)
+            fleet._store.reset(state.partition, 0)
             handled.clear()
     records.clear()
     in_time(fleet.close)
@@ -187,7 +187,7 @@ def test_ctrl_c_while_a_unit_is_ended_leaves_no_holder(make: Make, say: Callable
             interrupter.during(lambda said=unit: say(said), place)  # type: ignore[misc]
         del unit
         if fleet.look().counts.done > 30:
-            fleet._store.reset(fleet.look().lanes[0].at, 0)
+            fleet._store.reset(fleet.look().partitions[0].partition, 0)
     eventually(lambda: is_clean(fleet), lambda: f"{fleet.look()}")
     assert place > 10
 
@@ -217,7 +217,7 @@ def test_ctrl_c_in_any_call_leaves_a_node_that_can_be_used_and_closed(
             interrupter.during(lambda node=fleet: call(node), place)  # type: ignore[misc]
         if not is_close:
             in_time(fleet.start)
-            eventually(lambda node=fleet: len(node.look().lanes) == 1, "somebody plans")  # type: ignore[misc]
+            eventually(lambda node=fleet: len(node.look().partitions) == 1, "somebody plans")  # type: ignore[misc]
         in_time(fleet.close)
     eventually(lambda: is_clean(make()), "all is given back")
 
@@ -241,7 +241,7 @@ def test_a_handler_of_a_signal_may_stop_and_look_at_any_place(make: Make) -> Non
         place += 2
         interrupter.during(work, place)
         if fleet.look().counts.done % 35 == 34:
-            fleet._store.reset(fleet.look().lanes[0].at, 0)
+            fleet._store.reset(fleet.look().partitions[0].partition, 0)
     assert len(looks) > 30
     for place in range(1, interrupter.seen, max(1, interrupter.seen // 20)):
         fleet = make()
@@ -381,7 +381,7 @@ def test_a_fork_at_any_place_leaves_a_child_that_can_make_a_node_of_its_own(make
             if "sqlite" in repr(mine):
                 mine.look()
             else:
-                assert mine.look().lanes == ()
+                assert mine.look().partitions == ()
 
     def work() -> None:
         with next(fleet.units()) as unit:

@@ -50,7 +50,7 @@ def test_every_range_has_one_result(store: Store, tmp_path: Path) -> None:
     units = ranges(25)
     results = list(jobs.run(Slow(str(tmp_path)), units, kind=Play(), store=store, threads=2))
     assert sorted(unit for unit, _ in results) == sorted(units)
-    assert store.look().lanes == ()
+    assert store.look().partitions == ()
     assert store.notes() == {}
 
 
@@ -102,7 +102,7 @@ def test_unused_results_are_undone(store: Store, tmp_path: Path) -> None:
     first, _ = next(results)
     results.close()
     assert not (tmp_path / f"undone-{first.partition}-{first.start}").exists()
-    assert store.look().lanes == ()
+    assert store.look().partitions == ()
     assert store.notes() == {}
 
 
@@ -135,7 +135,7 @@ def test_a_job_that_another_one_replaced_says_so_and_leaves_it_alone(store: Stor
     with pytest.raises(FleetConflict, match="the job is gone"):
         list(results)
     assert store.notes("job") == {"job": another}
-    assert store.look().lanes != ()
+    assert store.look().partitions != ()
 
 
 class Planted:

@@ -90,9 +90,9 @@ def test_a_planner_tells_a_store_no_more_than_it_takes(brokers: str, weighing: W
     units = Units(records=1, backlog=100_000)
     with Fleet(brokers, group=group, topics=TOPIC, store=store, start="earliest", units=units) as fleet:
         fleet.start()
-        eventually(lambda: [lane.waiting for lane in fleet.look().lanes] == [25_000], "all is planned")
+        eventually(lambda: [state.waiting for state in fleet.look().partitions] == [25_000], "all is planned")
         assert 0 < weighing.largest <= PORTION + 1
-        eventually(lambda: any(isinstance(event, UnitsPlanned) for event in list(fleet.newest)), "it is told")
+        eventually(lambda: any(isinstance(event, UnitsPlanned) for event in list(fleet.newest)), "it is reported")
         (event,) = [event for event in fleet.newest if isinstance(event, UnitsPlanned)]
         assert (event.units, event.planned_records) == (25_000, 25_000)
 
@@ -103,7 +103,7 @@ def test_a_job_tells_a_store_no_more_than_it_takes(weighing: Weighing, tmp_path:
     results = jobs.run(Slow(str(tmp_path)), ranges, kind=Play(), store=store)
     next(results)
     assert 0 < weighing.largest <= PORTION + 1
-    assert sum(lane.waiting + lane.out for lane in store.look().lanes) >= 24_000
+    assert sum(state.waiting + state.out for state in store.look().partitions) >= 24_000
     results.close()
 
 
@@ -118,7 +118,7 @@ def test_more_than_a_million_units_come_into_a_store(store: Store) -> None:
     for portion in portions(due.moves):
         assert store.plan(lease, portion)
         assert store.stay(lease)
-    assert [lane.waiting for lane in store.look().lanes] == [600_000] * 2
+    assert [state.waiting for state in store.look().partitions] == [600_000] * 2
     assert len(store.take("a/1", 100)) == 100
 
 
@@ -157,21 +157,21 @@ def test_what_cannot_be_planned_is_reported_and_shown(brokers: str, group: str, 
         def failures() -> list[PlanningFailed]:
             return [event for event in list(fleet.newest) if isinstance(event, PlanningFailed)]
 
-        eventually(failures, "it is told")
+        eventually(failures, "it is reported")
         assert failures()[0].group == group
         assert text in failures()[0].reason
         eventually(lambda: text in fleet.look().halted.get(TOPIC, ""), lambda: f"it is shown: {fleet.look()}")
         assert len(failures()) == 1, "once"
         store.error = None
         eventually(lambda: not fleet.look().halted, "and not any longer than it is so")
-        assert [lane.planned for lane in fleet.look().lanes] == [25_000]
+        assert [state.planned for state in fleet.look().partitions] == [25_000]
     inner.forget()
 
 
 def test_a_topic_that_is_not_there_is_an_event_and_holds_up_no_other(brokers: str, group: str) -> None:
     with Fleet(brokers, group=group, topics=[TOPIC, "missing"], store="memory://", start="earliest") as fleet:
         fleet.start()
-        eventually(lambda: [lane.planned for lane in fleet.look().lanes] == [25_000], "the other one is planned")
+        eventually(lambda: [state.planned for state in fleet.look().partitions] == [25_000], "the other one is planned")
         events = [event for event in list(fleet.newest) if isinstance(event, PlanningFailed)]
         assert [(event.group, event.what) for event in events] == [(group, "missing")]
         assert "UNKNOWN_TOPIC" in events[0].reason

@@ -1,4 +1,4 @@
-"""What is planned next: pure tables, and properties over random logs, lanes and settings."""
+"""What is planned next: pure tables, and properties over random logs, positions and settings."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from ottla.model import OffsetRange, TopicPartition
 A, B, C = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u", 0)
 TEN = Units(records=10, backlog=100)
 Logs = Mapping[TopicPartition, Log]
-Lanes = Mapping[TopicPartition, PartitionState]
+States = Mapping[TopicPartition, PartitionState]
 
 
-def lane(partition: TopicPartition, planned: int, *, waiting: int = 0) -> PartitionState:
+def state(partition: TopicPartition, planned: int, *, waiting: int = 0) -> PartitionState:
     """A partition that is planned up to there."""
     return PartitionState(partition, planned, done=0, waiting=waiting, out=0, failed=0)
 
 
 def planned(
-    logs: Logs, lanes: Lanes | None = None, *, units: Units = TEN, on_lost: OnLost = OnLost.ERROR, size: float = 1.0
+    logs: Logs, states: States | None = None, *, units: Units = TEN, on_lost: OnLost = OnLost.ERROR, size: float = 1.0
 ) -> Round:
     """A round in which new partitions begin with their log."""
     return plan(
         logs,
-        lanes or {},
+        states or {},
         lambda partition: logs[partition].start,
         units=units,
         on_lost=on_lost,
@@ -51,20 +51,20 @@ def test_what_a_log_has_is_cut_into_full_units_and_a_rest() -> None:
 
 def test_a_log_that_grows_is_not_cut_again() -> None:
     first = planned({A: Log(0, 25)})
-    second = planned({A: Log(0, 37)}, {A: lane(A, 25, waiting=3)})
+    second = planned({A: Log(0, 37)}, {A: state(A, 25, waiting=3)})
     assert first.moves[0].units[-1].stop == second.moves[0].units[0].start
     assert second.moves == (Move(A, 25, 37, cut(A, 25, 35, 37)),)
 
 
 def test_nothing_new_is_no_move() -> None:
-    assert planned({A: Log(0, 25)}, {A: lane(A, 25)}) == Round((), (), 0)
+    assert planned({A: Log(0, 25)}, {A: state(A, 25)}) == Round((), (), 0)
 
 
 def test_an_empty_new_partition_is_known_from_then_on() -> None:
     assert planned({A: Log(7, 7)}).moves == (Move(A, None, 7, ()),)
 
 
-def test_units_have_at_most_so_many_bytes() -> None:
+def test_units_have_at_most_this_many_bytes() -> None:
     due = planned({A: Log(0, 10)}, units=Units(records=10, bytes=400), size=100.0)
     assert due.moves[0].units == cut(A, 0, 4, 8, 10)
 
@@ -75,17 +75,17 @@ def test_a_record_larger_than_a_unit_is_a_unit_of_its_own() -> None:
 
 
 def test_a_full_backlog_pauses_planning_and_tells_how_much_is_left() -> None:
-    due = planned({A: Log(0, 900), B: Log(0, 900)}, {A: lane(A, 500, waiting=50), B: lane(B, 500, waiting=50)})
+    due = planned({A: Log(0, 900), B: Log(0, 900)}, {A: state(A, 500, waiting=50), B: state(B, 500, waiting=50)})
     assert due == Round((), (), 800)
 
 
 def test_what_waits_for_one_partition_keeps_no_other_from_its_share() -> None:
-    due = planned({A: Log(0, 9000), B: Log(0, 9000)}, {A: lane(A, 500, waiting=100), B: lane(B, 500)})
+    due = planned({A: Log(0, 9000), B: Log(0, 9000)}, {A: state(A, 500, waiting=100), B: state(B, 500)})
     assert [(move.partition, len(move.units)) for move in due.moves] == [(B, 25)]
 
 
 def test_units_of_topics_that_are_not_planned_any_more_count_too() -> None:
-    due = planned({A: Log(0, 9000)}, {A: lane(A, 0), C: lane(C, 9, waiting=30)})
+    due = planned({A: Log(0, 9000)}, {A: state(A, 0), C: state(C, 9, waiting=30)})
     assert [len(move.units) for move in due.moves] == [70]
 
 
@@ -100,7 +100,7 @@ def test_a_long_log_does_not_keep_a_short_one_waiting() -> None:
 
 
 def test_a_new_partition_has_a_share_of_a_full_backlog() -> None:
-    due = planned({A: Log(5, 30), B: Log(0, 90)}, {B: lane(B, 0, waiting=200)}, units=Units(records=10, backlog=2))
+    due = planned({A: Log(5, 30), B: Log(0, 90)}, {B: state(B, 0, waiting=200)}, units=Units(records=10, backlog=2))
     assert due.moves == (Move(A, None, 15, cut(A, 5, 15)),)
 
 
@@ -111,7 +111,7 @@ def test_a_new_partition_has_a_share_of_a_full_backlog() -> None:
 def test_a_position_outside_of_the_log_is_reported_and_follows_the_policy(
     position: int, wrong: Wrong, on_lost: OnLost, goes_on: int | None
 ) -> None:
-    due = planned({A: Log(5, 30)}, {A: lane(A, position)}, on_lost=on_lost)
+    due = planned({A: Log(5, 30)}, {A: state(A, position)}, on_lost=on_lost)
     assert due.misplaced == (Misplaced(A, wrong, position, Log(5, 30), goes_on),)
     moves = {
         None: (),
@@ -122,13 +122,13 @@ def test_a_position_outside_of_the_log_is_reported_and_follows_the_policy(
 
 
 def test_a_misplaced_partition_holds_up_no_other() -> None:
-    due = planned({A: Log(5, 30), B: Log(0, 10)}, {A: lane(A, 1)})
+    due = planned({A: Log(5, 30), B: Log(0, 10)}, {A: state(A, 1)})
     assert [move.partition for move in due.moves] == [B]
 
 
 @pytest.mark.parametrize("position", [5, 30])
 def test_the_ends_of_a_log_are_in_it(position: int) -> None:
-    assert planned({A: Log(5, 30)}, {A: lane(A, position)}).misplaced == ()
+    assert planned({A: Log(5, 30)}, {A: state(A, position)}).misplaced == ()
 
 
 @pytest.mark.parametrize("name", ["records", "bytes", "backlog"])
@@ -152,29 +152,29 @@ UNITS = st.builds(Units, records=st.integers(1, 60), bytes=st.integers(1, 5000),
 def test_rounds_cover_every_offset_once_and_the_backlog_is_bounded(
     logs: dict[TopicPartition, Log], units: Units, size: float, data: st.DataObject
 ) -> None:
-    lanes: dict[TopicPartition, PartitionState] = {}
+    states: dict[TopicPartition, PartitionState] = {}
     waiting: dict[TopicPartition, list[OffsetRange]] = {partition: [] for partition in logs}
     everything: dict[TopicPartition, list[OffsetRange]] = {partition: [] for partition in logs}
     for _ in range(10_000):
-        due = planned(logs, lanes, units=units, size=size)
+        due = planned(logs, states, units=units, size=size)
         for move in due.moves:
-            assert move.before == (lanes[move.partition].planned if move.partition in lanes else None)
+            assert move.before == (states[move.partition].planned if move.partition in states else None)
             waiting[move.partition] += move.units
             everything[move.partition] += move.units
-            lanes[move.partition] = lane(move.partition, move.to)
+            states[move.partition] = state(move.partition, move.to)
         share = max(1, units.backlog // (2 * len(logs)))
         assert all(
-            len(waiting[partition]) >= share or lanes[partition].planned == log.stop for partition, log in logs.items()
+            len(waiting[partition]) >= share or states[partition].planned == log.stop for partition, log in logs.items()
         )
         assert sum(map(len, waiting.values())) <= max(units.backlog, len(logs))
         assert due.behind == sum(
-            log.stop - lanes[partition].planned for partition, log in logs.items() if partition in lanes
+            log.stop - states[partition].planned for partition, log in logs.items() if partition in states
         )
         if not due.behind and not any(waiting.values()):
             break
         for partition, units_left in waiting.items():  # a part of them is worked on
             del units_left[: data.draw(st.integers(1, 40))]
-            lanes[partition] = lanes[partition]._replace(waiting=len(units_left))
+            states[partition] = states[partition]._replace(waiting=len(units_left))
     for partition, log in logs.items():
         _check_exact(everything[partition], log)
         assert all(len(unit) <= units.records for unit in everything[partition])
@@ -193,11 +193,11 @@ def _check_exact(units: list[OffsetRange], log: Log) -> None:
     st.integers(1, 30),
 )
 def test_a_log_that_grows_bit_by_bit_is_covered_exactly(growth: list[int], records: int) -> None:
-    stop, lanes, everything = 0, dict[TopicPartition, PartitionState](), list[OffsetRange]()
+    stop, states, everything = 0, dict[TopicPartition, PartitionState](), list[OffsetRange]()
     for more in growth:
         stop += more
-        due = planned({A: Log(0, stop)}, lanes, units=Units(records=records, backlog=10_000))
+        due = planned({A: Log(0, stop)}, states, units=Units(records=records, backlog=10_000))
         for move in due.moves:
             everything += move.units
-            lanes[A] = lane(A, move.to)
+            states[A] = state(A, move.to)
     _check_exact(everything, Log(0, stop))

@@ -355,7 +355,7 @@ def test_after_a_stop_the_unit_at_hand_is_cut_where_its_records_were_handed_out(
     assert first.gets() is None
     assert done(store) == 0, "the second one still has a record"
     assert second.gets() is None
-    assert store.look().lanes[0].done == 2
+    assert store.look().partitions[0].done == 2
     assert store.waiting() == [unit(2, 10)]
     (other,) = hands(RecordSharing(node(each=10).units()), "other")
     assert [other.gets() for _ in range(8)] == list(range(2, 10))
@@ -419,15 +419,15 @@ def work(sharing: RecordSharing, seen: Seen, life: int = 1_000_000) -> None:
 
 def test_many_threads_handle_every_record_exactly_once(node: NewNode, store: Store) -> None:
     fleet = node(1250, each=50, partitions=4)
-    sharing, seens = RecordSharing(fleet.units()), [Seen() for _ in range(8)]
-    threads = [threading.Thread(target=work, args=(sharing, seen)) for seen in seens]
+    sharing, logs = RecordSharing(fleet.units()), [Seen() for _ in range(8)]
+    threads = [threading.Thread(target=work, args=(sharing, seen)) for seen in logs]
     for thread in threads:
         thread.start()
     settled(store.look, ALL)
     fleet.stop()
     for thread in threads:
         thread.join(SECONDS)
-    assert sum(seens, Seen()) == Seen(itertools.product(range(4), range(1250)))
+    assert sum(logs, Seen()) == Seen(itertools.product(range(4), range(1250)))
     assert store.look().counts.done == 100
     assert store.look().counts.failed == 0
 
@@ -436,7 +436,7 @@ def test_many_threads_of_which_some_end_handle_every_record_at_least_once(
     node: NewNode, store: Store, caplog: pytest.LogCaptureFixture
 ) -> None:
     fleet = node(1250, each=50, partitions=4)
-    sharing, seens = RecordSharing(fleet.units()), [Seen() for _ in range(4)]
+    sharing, logs = RecordSharing(fleet.units()), [Seen() for _ in range(4)]
 
     def generations(seen: Seen, lives: list[int]) -> None:
         for life in (*lives, 1_000_000):
@@ -445,13 +445,13 @@ def test_many_threads_of_which_some_end_handle_every_record_at_least_once(
             thread.join(SECONDS)
 
     lives = [[100, 50], [130, 10], [170, 1], [210]]
-    lines = [threading.Thread(target=generations, args=each) for each in zip(seens, lives, strict=True)]
+    lines = [threading.Thread(target=generations, args=each) for each in zip(logs, lives, strict=True)]
     for line in lines:
         line.start()
     settled(store.look, ALL)
     fleet.stop()
     for line in lines:
         line.join(SECONDS)
-    assert set(sum(seens, Seen())) == set(itertools.product(range(4), range(1250)))
+    assert set(sum(logs, Seen())) == set(itertools.product(range(4), range(1250)))
     assert 1 <= store.look().counts.failed <= 7
     assert caplog.text.count("ended while it had offset") == store.look().counts.failed

@@ -66,7 +66,7 @@ def works(store: Store) -> bool:
 def test_a_server_with_an_appendonly_file_forgets_nothing_when_it_is_killed(tmp_path: Path, open_at: OpenAt) -> None:
     with RedisServer(tmp_path, "--appendonly", "yes") as server:
         store = open_at(address(server.port))
-        planned(store, 20, lanes=3)
+        planned(store, 20, partitions=3)
         grants = store.take("a", 5)
         store.finish(grants[0].range, grants[0].lease, 3)
         before, waiting = store.look(), store.waiting()
@@ -140,7 +140,7 @@ def test_when_sentinels_make_another_server_the_master_the_store_follows(
 ) -> None:
     url, (master, replica) = watched_redis
     store = open_at(url)
-    units = planned(store, 10, lanes=2)
+    units = planned(store, 10, partitions=2)
     done: list[OffsetRange] = []
     grant = store.take("a")[0]
     assert master.ask("WAIT", 1, 5000) == 1
@@ -195,7 +195,7 @@ def test_a_group_that_moves_to_another_node_is_away_for_a_while_and_then_there_a
 ) -> None:
     url, nodes = cluster_of_redis
     store = open_at(url)
-    planned(store, 10, lanes=2)
+    planned(store, 10, partitions=2)
     store.take("a", 3)
     before = store.look()
     keys = [f"ottla:{{{group}}}:{name}" for name in KEYS]
@@ -555,9 +555,9 @@ def test_steps_cost_the_same_however_many_units_and_partitions_there_are(
             counted = now
         return costs
 
-    def grow(lanes: int, units: int) -> None:
+    def grow(partitions: int, units: int) -> None:
         moves = []
-        for partition in range(lanes):
+        for partition in range(partitions):
             some = tuple(OffsetRange("clicks", partition, start, start + 1) for start in range(units))
             moves.append(Move(TopicPartition("clicks", partition), None, units, some))
         assert store.plan(lease, moves)

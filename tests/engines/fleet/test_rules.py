@@ -51,13 +51,13 @@ def planned(charter: Charter | None = None, *units: OffsetRange) -> Rules:
     assert lease is not None
     for range_ in units or (unit(0, 10), unit(10, 20), unit(20, 30)):
         partition = range_.topic_partition
-        before = next((lane.planned for lane in rules.look().lanes if lane.at == partition), None)
+        before = next((state.planned for state in rules.look().partitions if state.partition == partition), None)
         assert rules.plan(lease, [Move(partition, before, range_.stop, (range_,))])
     return rules
 
 
-def lane(rules: Rules, partition: TopicPartition = CLICKS) -> PartitionState:
-    return next(state for state in rules.look().lanes if state.at == partition)
+def state_of(rules: Rules, partition: TopicPartition = CLICKS) -> PartitionState:
+    return next(state for state in rules.look().partitions if state.partition == partition)
 
 
 def only(grants: list[Grant]) -> Grant:
@@ -118,9 +118,9 @@ def test_a_plan_is_taken_whole_or_not_at_all() -> None:
     assert lease is not None
     good = Move(CLICKS, None, 10, (unit(0, 10),))
     assert not rules.plan(lease, [good, Move(VIEWS, 5, 10)])
-    assert rules.look().lanes == ()
+    assert rules.look().partitions == ()
     assert rules.plan(lease, [good, Move(VIEWS, None, 7)])
-    assert rules.look().lanes == (PartitionState(CLICKS, 10, 0, 1, 0, 0), PartitionState(VIEWS, 7, 7, 0, 0, 0))
+    assert rules.look().partitions == (PartitionState(CLICKS, 10, 0, 1, 0, 0), PartitionState(VIEWS, 7, 7, 0, 0, 0))
     assert not rules.plan(lease, [good])
 
 
@@ -197,7 +197,7 @@ def test_what_is_left_of_a_unit_waits_again(reached: int, rest: OffsetRange | No
     assert rules.finish(grant.range, grant.lease, reached)
     assert rules.waiting() == ([] if rest is None else [rest])
     assert rules.look().counts == counts
-    assert lane(rules).done == (reached if rest is not None else 10)
+    assert state_of(rules).done == (reached if rest is not None else 10)
     assert [grant.attempt for grant in rules.take("b")] == ([] if rest is None else [1])
 
 
@@ -230,7 +230,7 @@ def test_after_its_last_attempt_a_unit_is_on_the_error_list() -> None:
         assert rules.fail(grant.range, grant.lease, failure(grant.range, "boom"))
     assert rules.failures() == [Failure(unit(0, 10), 2, "boom", "trace", "host", 12.5)]
     assert rules.look().counts == Counts(failed=2, given_up=1)
-    assert lane(rules) == PartitionState(CLICKS, 10, 0, 0, 0, 1)
+    assert state_of(rules) == PartitionState(CLICKS, 10, 0, 0, 0, 1)
     assert rules.take("a") == []
 
 
@@ -258,7 +258,7 @@ def test_the_error_list_can_be_tried_again_or_dropped() -> None:
     assert rules.drop(unit(10, 20))
     assert not rules.drop(unit(10, 20))
     assert rules.failures() == []
-    assert lane(rules) == PartitionState(CLICKS, 20, 0, 1, 0, 0)
+    assert state_of(rules) == PartitionState(CLICKS, 20, 0, 1, 0, 0)
     assert only(rules.take("a")).attempt == 1
 
 
@@ -268,7 +268,7 @@ def test_a_partition_that_is_reset_has_no_units(offset: int | None) -> None:
     out, failed = rules.take("a", 2)
     assert rules.fail(failed.range, failed.lease, failure(failed.range))
     rules.reset(CLICKS, offset)
-    assert rules.look().lanes == (() if offset is None else (PartitionState(CLICKS, 5, 5, 0, 0, 0),))
+    assert rules.look().partitions == (() if offset is None else (PartitionState(CLICKS, 5, 5, 0, 0, 0),))
     assert rules.failures() == []
     assert rules.waiting() == []
     assert not rules.finish(out.range, out.lease, 10)
@@ -328,7 +328,7 @@ class Histories(RuleBasedStateMachine):
     @rule(partition=st.sampled_from(_LANES), sizes=st.lists(st.integers(1, 4), min_size=1, max_size=3))
     def plan(self, partition: TopicPartition, sizes: list[int]) -> None:
         assert self.planner is not None
-        before = next((state.planned for state in self.model.look().lanes if state.at == partition), None)
+        before = next((state.planned for state in self.model.look().partitions if state.partition == partition), None)
         start = stop = 0 if before is None else before
         units = []
         for size in sizes:
@@ -387,13 +387,13 @@ class Histories(RuleBasedStateMachine):
         here = [*self.model.waiting(), *(out.range for out in self.model.pulse().out)]
         for range_ in [*here, *(range_.range for range_ in self.model.failures())]:
             places.setdefault(range_.topic_partition, []).extend(range(range_.start, range_.stop))
-        for state in self.model.look().lanes:
-            assert sorted(places.pop(state.at, [])) == list(range(self.begun[state.at], state.planned))
-            assert state.planned >= self.high.get(state.at, 0)
-            self.high[state.at] = state.planned
+        for state in self.model.look().partitions:
+            assert sorted(places.pop(state.partition, [])) == list(range(self.begun[state.partition], state.planned))
+            assert state.planned >= self.high.get(state.partition, 0)
+            self.high[state.partition] = state.planned
             assert not self.ordered or state.out <= 1
-            done = self.gone.get(state.at, set())
-            assert all(offset in done for offset in range(self.begun[state.at], state.done))
+            done = self.gone.get(state.partition, set())
+            assert all(offset in done for offset in range(self.begun[state.partition], state.done))
         assert not any(places.values())
 
     def are_gone(self, range_: OffsetRange) -> None:

@@ -36,14 +36,18 @@ every_shared_store = pytest.mark.parametrize("url", SHARED_STORES, indirect=True
 CLICKS = TopicPartition("clicks", 0)
 
 
-def planned(store: Store, many: int, *, lanes: int = 1, charter: Charter | None = None) -> list[OffsetRange]:
+def planned(store: Store, many: int, *, partitions: int = 1, charter: Charter | None = None) -> list[OffsetRange]:
     """Units of ten offsets each, which wait in a new group."""
     store.found(charter or Charter())
     lease = store.lead("planner")
     assert lease is not None
-    units = [OffsetRange("clicks", i % lanes, i // lanes * 10, i // lanes * 10 + 10) for i in range(many)]
-    by_lane = [tuple(units[lane::lanes]) for lane in range(lanes)]
-    moves = [Move(TopicPartition("clicks", i), None, some[-1].stop, some) for i, some in enumerate(by_lane) if some]
+    units = [
+        OffsetRange("clicks", i % partitions, i // partitions * 10, i // partitions * 10 + 10) for i in range(many)
+    ]
+    by_partition = [tuple(units[partition::partitions]) for partition in range(partitions)]
+    moves = [
+        Move(TopicPartition("clicks", i), None, some[-1].stop, some) for i, some in enumerate(by_partition) if some
+    ]
     assert store.plan(lease, moves)
     return units
 
@@ -185,7 +189,7 @@ def test_offsets_are_exact_up_to_the_highest(store: Store) -> None:
     assert [grant.range for grant in grants] == list(units)
     assert [grant.lease.number - 2**53 for grant in grants] == [1, 2, 3, 4]
     assert store.finish(grants[0].range, grants[0].lease, 2**53 + 1)
-    assert store.look().lanes == (PartitionState(CLICKS, HIGH, 2**53 + 1, 0, 3, 0),)
+    assert store.look().partitions == (PartitionState(CLICKS, HIGH, 2**53 + 1, 0, 3, 0),)
 
 
 @pytest.mark.parametrize("url", ["sqlite", "redis"], indirect=True)
@@ -197,7 +201,7 @@ def test_offsets_beyond_the_highest_are_refused(store: Store) -> None:
         store.plan(lease, [Move(CLICKS, None, HIGH + 1)])
     with pytest.raises(InputError, match=r"2\*\*63"):
         store.raise_number(2**63)
-    assert store.look().lanes == ()
+    assert store.look().partitions == ()
 
 
 @pytest.mark.parametrize("url", ["sqlite", "redis"], indirect=True)
@@ -228,7 +232,7 @@ def work_in_a_process(url: str, group: str, number: int, folder: Path) -> None:
 
 @every_shared_store
 def test_four_processes_do_each_unit_once(url: str, store: Store, group: str, tmp_path: Path) -> None:
-    units = planned(store, 500 if url.startswith("sqlite") else 2_000, lanes=7)
+    units = planned(store, 500 if url.startswith("sqlite") else 2_000, partitions=7)
     fork = multiprocessing.get_context("fork")
     workers = [fork.Process(target=work_in_a_process, args=(url, group, i, tmp_path)) for i in range(4)]
     for worker in workers:
@@ -240,12 +244,12 @@ def test_four_processes_do_each_unit_once(url: str, store: Store, group: str, tm
     assert sorted(done) == sorted(str(unit) for unit in units)
     snapshot = store.look()
     assert snapshot.counts == Counts(done=len(units), offsets=10 * len(units))
-    assert all(lane.done == lane.planned for lane in snapshot.lanes)
+    assert all(state.done == state.planned for state in snapshot.partitions)
 
 
 @every_store
 def test_threads_share_a_store(store: Store) -> None:
-    units = planned(store, 100, lanes=3)
+    units = planned(store, 100, partitions=3)
     done: list[OffsetRange] = []
     threads = [threading.Thread(target=work, args=(store, f"thread-{i}", done)) for i in range(6)]
     for thread in threads:
@@ -263,7 +267,7 @@ def work_until_killed(store: Store) -> None:
 
 @every_shared_store
 def test_a_process_that_is_killed_leaves_a_store_that_others_go_on_with(store: Store) -> None:
-    units = planned(store, 60, lanes=4)
+    units = planned(store, 60, partitions=4)
     fork = multiprocessing.get_context("fork")
     for goal in (7, 19, 31):
         doomed = fork.Process(target=work_until_killed, args=(store,))
@@ -279,7 +283,7 @@ def test_a_process_that_is_killed_leaves_a_store_that_others_go_on_with(store: S
     assert snapshot.counts.done == len(units)
     assert snapshot.counts.offsets == 10 * len(units)
     assert (snapshot.out, store.waiting()) == ((), [])
-    assert all(lane.done == lane.planned for lane in snapshot.lanes)
+    assert all(state.done == state.planned for state in snapshot.partitions)
 
 
 def beat_and_compare(store: Store, grant: Grant, times: int) -> None:
@@ -290,7 +294,7 @@ def beat_and_compare(store: Store, grant: Grant, times: int) -> None:
 
 @pytest.mark.parametrize("url", ["sqlite", "redis", "rediss"], indirect=True)
 def test_a_forked_child_and_its_parent_hear_only_their_own_answers(store: Store) -> None:
-    planned(store, 2, lanes=2)
+    planned(store, 2, partitions=2)
     mine, its = store.take("a", 2)
     child = multiprocessing.get_context("fork").Process(target=beat_and_compare, args=(store, its, 100))
     child.start()

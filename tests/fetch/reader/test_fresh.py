@@ -123,7 +123,7 @@ def test_brokers_that_have_not_heard_of_the_topic_yet_do_not_take_its_reader_bac
 
 
 @pytest.mark.parametrize("policy", ["earliest", "error"])
-def test_a_partition_that_the_new_topic_does_not_have_is_told_and_read_when_it_comes(
+def test_a_partition_that_the_new_topic_does_not_have_is_reported_and_read_when_it_comes(
     kafka: FakeKafka, policy: str
 ) -> None:
     """A bug: the reader waited for it without reporting what it had not read of the old topic."""
@@ -136,7 +136,7 @@ def test_a_partition_that_the_new_topic_does_not_have_is_told_and_read_when_it_c
             error = raised_by(lambda: next(reading), OffsetsLost, within=10)
             assert (getattr(error, "partition", None), getattr(error, "resume", None)) == (3, 0)
             return
-        eventually(lambda: events.of(RangeLost), "it is told")
+        eventually(lambda: events.of(RangeLost), "it is reported")
         with kafka._dispatcher.changed:
             kafka._dispatcher.state.add_partitions(kafka._dispatcher.state.topics["many"], 4)
         fill(kafka, 1, at=TopicPartition("many", 3))
@@ -150,7 +150,7 @@ def test_a_partition_that_the_new_topic_does_not_have_is_told_and_read_when_it_c
 
 @pytest.mark.parametrize("call", ["read", "count", "fingerprint", "ranges", "profile"])
 @pytest.mark.parametrize("start", [10**9, {0: 10**9}], ids=["an offset", "a mapping"])
-def test_an_offset_behind_the_end_is_told(reader: Reader, call: str, start: object) -> None:
+def test_an_offset_behind_the_end_is_reported(reader: Reader, call: str, start: object) -> None:
     """A bug: no record came, and no error."""
     with pytest.raises(OffsetsLost, match=r"t-0: offsets \[100, 1000000000\).*the log ends at 100"):
         list(getattr(reader, call)("t", start, "latest"))
@@ -164,7 +164,7 @@ def test_an_offset_that_one_partition_has_is_a_place(kafka: FakeKafka, reader: R
     assert list(reader.read("t", 100)) == [], "where the log ends there is nothing yet"
 
 
-def test_a_group_that_is_behind_the_end_is_told_or_an_event(kafka: FakeKafka) -> None:
+def test_a_group_that_is_behind_the_end_is_an_error_or_an_event(kafka: FakeKafka) -> None:
     events = EventLog()
     with (
         new_reader(kafka.bootstrap) as strict,

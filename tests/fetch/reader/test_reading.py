@@ -176,7 +176,7 @@ def test_little_memory_is_enough_for_many_partitions(kafka: FakeKafka) -> None:
         (lambda r: r.ranges("t", 7, 5), InputError, "stop 5 lies before start 7"),
     ],
 )
-def test_wrong_arguments_are_told_by_the_call_itself(
+def test_wrong_arguments_are_reported_by_the_call_itself(
     reader: Reader, call: Callable[[Any], object], kind: type[OttlaError], text: str
 ) -> None:
     with pytest.raises(kind, match=text):
@@ -204,7 +204,7 @@ def test_what_does_not_exist_is_named(kafka: FakeKafka, what: Any, text: str) ->
     assert "UNKNOWN_TOPIC_OR_PARTITION" in str(error)
 
 
-def test_a_stop_that_is_never_reached_is_told_and_not_waited_for_for_ever(kafka: FakeKafka) -> None:
+def test_a_stop_that_is_never_reached_is_reported_and_not_waited_for_forever(kafka: FakeKafka) -> None:
     with new_reader(kafka.bootstrap, timeouts=SHORT, fetching=SMALL) as reader:
         reading = reader.read("t", 95, 200)
         error = raised_by(lambda: list(reading), DeadlineExceeded, within=5)
@@ -219,7 +219,7 @@ def test_a_refusal_that_no_retry_cures_comes_at_once(kafka: FakeKafka, reader: R
     assert "ACL" in str(error)
 
 
-def test_a_leader_that_cannot_be_reached_is_told_in_time(kafka: FakeKafka) -> None:
+def test_a_leader_that_cannot_be_reached_is_reported_in_time(kafka: FakeKafka) -> None:
     kafka.move_leader("t", 0, to=2)
     kafka._servers[2].close()  # metadata still names it, as a broker behind a firewall
     with new_reader(kafka.bootstrap, timeouts=SHORT) as reader:
@@ -231,7 +231,7 @@ def test_a_leader_that_cannot_be_reached_is_told_in_time(kafka: FakeKafka) -> No
 # Folding
 
 
-def test_a_fold_hears_of_what_failed_and_goes_on_with_the_rest(kafka: FakeKafka, reader: Reader) -> None:
+def test_a_fold_gets_what_failed_and_continues_with_the_rest(kafka: FakeKafka, reader: Reader) -> None:
     damaged = bytearray(plain(500, 10))
     damaged[70] ^= 1
     plant(kafka, bytes(damaged), base=500, stop=510, at=TopicPartition("many", 1))

@@ -38,7 +38,7 @@ LENIENT = pytest.mark.parametrize("policy", ["earliest", "latest"])
         ("latest", 150, 100, (100, 150, 100)),
     ],
 )
-def test_who_follows_from_an_offset_out_of_range_is_told_and_goes_where_the_policy_says(
+def test_following_from_an_offset_out_of_range_is_reported_and_continues_where_the_policy_says(
     kafka: FakeKafka, policy: str, start: int, first: int, lost: tuple[int, int, int]
 ) -> None:
     cut_off(kafka, 60)
@@ -59,7 +59,7 @@ def test_who_follows_from_an_offset_out_of_range_is_told_and_goes_where_the_poli
 
 
 @pytest.mark.parametrize(("start", "lost"), [(10, (10, 60)), (150, (100, 150))])
-def test_an_offset_out_of_range_is_an_error_unless_told_otherwise(
+def test_an_offset_out_of_range_is_an_error_by_default(
     kafka: FakeKafka, reader: Reader, start: int, lost: tuple[int, int]
 ) -> None:
     cut_off(kafka, 60)
@@ -126,7 +126,7 @@ def test_where_the_log_ends_is_not_guessed(kafka: FakeKafka) -> None:
 
 
 @pytest.mark.parametrize("policy", ["error", "earliest", "latest"])
-def test_what_was_fetched_before_the_loss_is_handed_out_before_it_is_told(kafka: FakeKafka, policy: str) -> None:
+def test_what_was_fetched_before_the_loss_is_handed_out_before_it_is_reported(kafka: FakeKafka, policy: str) -> None:
     tiny = Fetching(memory_bytes=1 << 17, request_bytes=1 << 10, max_wait=0.1)
     events = EventLog()
     with new_reader(kafka.bootstrap, on_lost=policy, fetching=tiny, events=[events]) as reader:
@@ -172,7 +172,7 @@ def test_what_waits_on_the_buffer_survives_a_loss_behind_it(kafka: FakeKafka) ->
 
 @pytest.mark.parametrize("size", [1, 40], ids=["shorter", "longer"])
 @pytest.mark.parametrize("policy", ["error", "earliest"])
-def test_a_topic_that_was_created_anew_is_noticed(kafka: FakeKafka, size: int, policy: str) -> None:
+def test_a_recreated_topic_is_noticed(kafka: FakeKafka, size: int, policy: str) -> None:
     events = EventLog()
     with new_reader(kafka.bootstrap, on_lost=policy, fetching=SMALL, events=[events]) as reader:
         reading = names(reader.read("t", 0, None))
@@ -191,7 +191,7 @@ def test_a_topic_that_was_created_anew_is_noticed(kafka: FakeKafka, size: int, p
 
 @LENIENT
 @pytest.mark.parametrize(("size", "resume"), [(1, 150), (40, 100)], ids=["shorter", "longer"])
-def test_a_range_of_a_topic_that_was_created_anew_goes_on_with_what_that_has_of_it(
+def test_a_range_of_a_recreated_topic_continues_with_what_the_new_one_has_of_it(
     kafka: FakeKafka, policy: str, size: int, resume: int
 ) -> None:
     events = EventLog()
@@ -226,7 +226,7 @@ def test_a_range_that_was_fetched_whole_is_not_spoilt_by_a_new_topic(kafka: Fake
         assert len(list(reading)) == 109
 
 
-def test_a_topic_that_is_gone_is_told(kafka: FakeKafka) -> None:
+def test_a_topic_that_is_gone_is_reported(kafka: FakeKafka) -> None:
     with new_reader(kafka.bootstrap, timeouts=SHORT, fetching=SMALL) as reader:
         reading = names(reader.read("t", 0, 200))
         next(reading)
@@ -322,7 +322,7 @@ def test_all_brokers_away_for_a_while_is_survived(kafka: FakeKafka) -> None:
     assert len(set(records)) == len(records) == 2000
 
 
-def test_a_range_that_is_given_up_because_nobody_is_there_names_the_addresses(kafka: FakeKafka) -> None:
+def test_a_range_that_is_given_up_without_any_broker_names_the_addresses(kafka: FakeKafka) -> None:
     times = Timeouts(connect=0.5, request=0.5, total=2.0)
     with new_reader(kafka.bootstrap, fetching=SMALL, timeouts=times) as reader:
         reading = names(reader.read("many"))
@@ -334,7 +334,7 @@ def test_a_range_that_is_given_up_because_nobody_is_there_names_the_addresses(ka
     assert all("connection refused" in cause for cause in raised.value.causes)
 
 
-def test_addresses_where_nobody_answers_are_told_as_a_producer_tells_them(kafka: FakeKafka) -> None:
+def test_addresses_that_do_not_answer_are_reported_as_a_producer_reports_them(kafka: FakeKafka) -> None:
     events = EventLog()
     with new_reader(f"{kafka.bootstrap},{closed_port()}", fetching=SMALL, events=[events]) as reader:
         reading = names(reader.read("many"))

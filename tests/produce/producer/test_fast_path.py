@@ -15,7 +15,7 @@ from ottla.events import ConnectionDown, Event
 from ottla.net.connection import Connection
 from ottla.net.pending import InFlight
 from ottla.net.transport import Transport
-from ottla.produce import sender
+from ottla.produce import requests
 from ottla.produce.delivery import SENDER_THREAD
 from ottla.testing import FakeKafka
 from ottla.wire import partitioning
@@ -77,7 +77,7 @@ def test_the_loop_does_not_send_while_a_caller_is_about_to(
         producer.send_many("other", [b"second"])
         eventually(lambda: producer._sender._core.in_flight >= 2)
 
-    monkeypatch.setattr(sender, "_UNSTARTED_SECONDS", SOON)
+    monkeypatch.setattr(requests, "UNSTARTED_SECONDS", SOON)
     before(monkeypatch, (Transport, "send"), others_send)
     with producer:
         assert producer.send("t", b"second").result(SOON).offset == 1
@@ -120,5 +120,5 @@ def test_callers_who_never_come_back_leave_nothing_behind(
         eventually(lambda: producer._fast_path is not None and producer._fast_path.offer is not None)
     assert values(kafka) == [b"first", b"0", b"1", b"2"]
     gc.collect()
-    assert not producer._sender._given_up
+    assert not producer._sender._requests.given_up
     producer.close()

@@ -287,19 +287,18 @@ def _prepare(
         partition_by=base.partition_by if partition_by is None else partition_by,
         event_time=base.event_time if event_time is None else event_time,
     )
-    interruption.wait(lambda: require_brokers(brokers.bootstrap, brokers.security, timeout=timeout))
+    interruption.wait(lambda: require_brokers(brokers.bootstrap, brokers.resolved_security(), timeout=timeout))
     return open_archive(path, topics, brokers, layout=layout, ask=interruption.wait)
 
 
 def _resolved(place: Place, topics: tuple[str, ...], brokers: Brokers, timeout: float) -> fetch.Bound:
     """Return the place in a form that the library understands."""
     from ottla.cli.ranges import ReadPlan
-    from ottla.fetch.reader import Reader
 
     if isinstance(place, str | int | datetime):
         return place
     plan = ReadPlan(topics=topics, start=place, timeout=timeout)
-    with brokers.cluster() as cluster, Reader(cluster, isolation=brokers.isolation) as reader:
+    with brokers.reader() as reader:
         return plan.resolve_start(reader)
 
 

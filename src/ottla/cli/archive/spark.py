@@ -17,7 +17,7 @@ from ottla.errors import OttlaError
 from ottla.jobs.archive_topics import is_outage
 from ottla.lake.values import Entry
 from ottla.model import OffsetRange
-from ottla.spark.archiving import ArchiveQuery, archive_stream
+from ottla.spark.archiving import ArchiveQuery, start_query
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -49,7 +49,7 @@ def _follow(task: Task, spark: SparkSession, *, checkpoint: str | None, every: f
         task.progress.passed += sum(len(receipt.range) for receipt in entry.receipts)
 
     def start() -> ArchiveQuery:
-        return archive_stream(
+        return start_query(
             spark,
             task.lake,
             task.job,
@@ -57,7 +57,7 @@ def _follow(task: Task, spark: SparkSession, *, checkpoint: str | None, every: f
             cutting=task.cutting,
             every=every,
             checkpoint=checkpoint,
-            told=count,
+            on_entry=count,
         )
 
     with LiveLine(lambda: show(task.progress)) as live:

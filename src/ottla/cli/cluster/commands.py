@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import click
 
 from ottla import cluster as room  # its names are imported when they are used
-from ottla.cli.cluster.view import JarProgress, announce_library, describe, others, overview
+from ottla.cli.cluster.view import JarProgress, announce_library, describe, others, overview, plain_status
 from ottla.cli.options.bootstrap import DIR_VARIABLE
 from ottla.cli.options.common import json_option, settings_option, timeout_option
 from ottla.cli.options.confirmation import confirm, dry_run_option, yes_option
@@ -153,7 +153,7 @@ def up(
         started = local.up()
     status = local.status()
     if as_json:
-        click.echo(json_text(status.as_dict(), indent=1))
+        click.echo(json_text(plain_status(status), indent=1))
         return
     click.echo(f"started in {time.monotonic() - began:.1f} s" if started else "already running")
     click.echo(describe(status))
@@ -214,7 +214,7 @@ def status(context: click.Context, *, name: str, directory: Path | None, as_json
       ottla cluster status --json | jq -r .bootstrap
     """
     current = room.LocalCluster(name, dir=directory).status()
-    click.echo(json_text(current.as_dict(), indent=1) if as_json else describe(current))
+    click.echo(json_text(plain_status(current), indent=1) if as_json else describe(current))
     if not _exists(current) and not as_json:
         click.echo(others(room.LocalCluster.all(directory)))
     context.exit(0 if current.condition is room.Condition.RUNNING else 1)
@@ -231,7 +231,7 @@ def list_clusters(*, directory: Path | None, as_json: bool) -> None:
       ottla cluster list --json
     """
     statuses = room.LocalCluster.all(directory)
-    click.echo(json_text([each.as_dict() for each in statuses], indent=1) if as_json else overview(statuses))
+    click.echo(json_text([plain_status(each) for each in statuses], indent=1) if as_json else overview(statuses))
 
 
 @cluster.command()

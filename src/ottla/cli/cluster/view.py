@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -65,12 +65,24 @@ class _Notices(logging.Handler):
         click.echo(printable(record.getMessage(), keep="\n"), err=True)
 
 
+def plain_status(status: ClusterStatus) -> dict[str, Any]:
+    """Return a cluster as plain values, ready for JSON."""
+    return status.as_dict() | {"note": _note(status)}
+
+
+def _note(status: ClusterStatus) -> str:
+    from ottla.cli.advice import cluster_words
+    from ottla.errors import reworded
+
+    return reworded(status.note, cluster_words(status.name))
+
+
 def describe(status: ClusterStatus) -> str:
     """Return a cluster for people."""
     version = f", Kafka {status.version}" if status.version else ""
     lines = [f"cluster '{status.name}' is {status.condition}{version}"]
     if status.note:
-        lines.append(f"  {status.note}")
+        lines.append(f"  {_note(status)}")
     rows = {
         "bootstrap": status.bootstrap,
         "SASL_SSL": status.secure_bootstrap,

@@ -13,9 +13,9 @@ from ottla.cli.values.quantities import show_duration, show_size
 if TYPE_CHECKING:
     from ottla.jobs.mirror_check import LinkCheck
     from ottla.jobs.mirror_groups import Move
+    from ottla.jobs.mirror_report import MirrorReport
     from ottla.jobs.mirror_runner import LinkProgress, LinkRun
     from ottla.jobs.mirror_status import LinkStatus, PartitionStatus
-    from ottla.jobs.mirrors import MirrorReport
 
 _SETTING = re.compile(r"\bon_(foreign|lost|target_lost)='(stop|continue)'")
 _RATE_SECONDS = 2.0

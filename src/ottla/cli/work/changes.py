@@ -32,8 +32,8 @@ def plan_reset(
 ) -> list[Move]:
     """Return the moves of a reset. Raises InputError for a topic or partition that the group does not have."""
     snapshot = store.look()
-    lanes = {lane.at: lane for lane in snapshot.lanes}
-    if topic not in snapshot.topics and not any(tp.topic == topic for tp in lanes):
+    states = {state.partition: state for state in snapshot.partitions}
+    if topic not in snapshot.topics and not any(tp.topic == topic for tp in states):
         raise InputError(
             f"group {group} does not work on {topic}: it has {', '.join(sorted(snapshot.topics)) or 'no topics'}"
         )
@@ -46,11 +46,11 @@ def plan_reset(
     moves = plan(
         goal,
         admin.log_ranges(selected),
-        before={tp: Committed(lane.done) for tp, lane in lanes.items()},
+        before={tp: Committed(state.done) for tp, state in states.items()},
         at_time=admin.list_offsets(selected, goal) if isinstance(goal, datetime) else {},
         other=admin.groups.committed(goal.group) if isinstance(goal, CommittedBy) else {},
     )
-    return [replace(move, note=_note(move, lanes.get(move.partition))) for move in moves]
+    return [replace(move, note=_note(move, states.get(move.partition))) for move in moves]
 
 
 def _is_another(snapshot: Snapshot, topic: str, topic_id: str) -> bool:
@@ -58,10 +58,12 @@ def _is_another(snapshot: Snapshot, topic: str, topic_id: str) -> bool:
     return bool(known and topic_id and known != topic_id)
 
 
-def _note(move: Move, lane: PartitionState | None) -> str:
+def _note(move: Move, state: PartitionState | None) -> str:
     """Return the note about the offset, and which units the reset drops."""
     gone = (
-        () if lane is None else ((lane.waiting, "waiting"), (lane.out, "in flight"), (lane.failed, "on the error list"))
+        ()
+        if state is None
+        else ((state.waiting, "waiting"), (state.out, "in flight"), (state.failed, "on the error list"))
     )
     units = ", ".join(f"{count:,} {what}" for count, what in gone if count)
     return "; ".join(note for note in (move.note, f"drops units: {units}" if units else "") if note)
@@ -86,7 +88,7 @@ def settings_of(store: Store, changes: dict[str, Any]) -> tuple[Charter, Charter
 def require_idle(store: Store, group: str) -> None:
     """Raise FleetError if nodes are alive, or units are on the error list. Nodes silent for some seconds are dead."""
     snapshot = store.look()
-    failed = sum(lane.failed for lane in snapshot.lanes)
+    failed = sum(state.failed for state in snapshot.partitions)
     if failed:
         raise FleetError(f"group {group} has {failed:,} units on its error list: retry or drop them first")
     beats = {node.name: node.beat for node in snapshot.nodes}
@@ -105,14 +107,14 @@ def recreate(admin: Admin, store: Store, group: str, charter: Charter) -> None:
     store.found(charter)
     store.raise_number(snapshot.number)
     store.add_topics(snapshot.topics)
-    for lane in snapshot.lanes:
-        store.reset(lane.at, lane.done)
+    for state in snapshot.partitions:
+        store.reset(state.partition, state.done)
     for key, value in notes.items():
         store.note(key, value)
-    _remember(admin, store, group, {lane.at for lane in snapshot.lanes})
+    _remember(admin, store, group, {state.partition for state in snapshot.partitions})
 
 
 def _remember(admin: Admin, store: Store, group: str, partitions: Collection[TopicPartition]) -> None:
     snapshot = store.look()
-    lanes = {lane.at: lane for lane in snapshot.lanes if lane.at in partitions}
-    kafka_memory.remember(admin.cluster, group, lanes, snapshot)
+    states = {state.partition: state for state in snapshot.partitions if state.partition in partitions}
+    kafka_memory.remember(admin.cluster, group, states, snapshot)

@@ -22,14 +22,14 @@ from ottla.model import OffsetRange, TopicPartition
 class PartitionStatus(NamedTuple):
     """One partition of a group: how far it is, and where its log ends."""
 
-    lane: PartitionState
+    state: PartitionState
     stop: int | None
     """None if it is unknown."""
 
     @property
     def lag(self) -> int | None:
         """Offsets that are not done yet."""
-        return None if self.stop is None else max(0, self.stop - self.lane.done)
+        return None if self.stop is None else max(0, self.stop - self.state.done)
 
 
 class UnitInFlight(NamedTuple):
@@ -80,12 +80,12 @@ class GroupStatus:
     @property
     def waiting(self) -> int:
         """Units that no node has taken."""
-        return sum(partition.lane.waiting for partition in self.partitions)
+        return sum(partition.state.waiting for partition in self.partitions)
 
     @property
     def given_up(self) -> int:
         """Units on the error list."""
-        return sum(partition.lane.failed for partition in self.partitions)
+        return sum(partition.state.failed for partition in self.partitions)
 
     @property
     def lag(self) -> int | None:
@@ -115,7 +115,7 @@ class StatusReader:
             group=self._group,
             store=self._store.address,
             planner=snapshot.planning_node,
-            partitions=tuple(PartitionStatus(lane, stops.get(lane.at)) for lane in snapshot.lanes),
+            partitions=tuple(PartitionStatus(state, stops.get(state.partition)) for state in snapshot.partitions),
             in_flight=self._in_flight(snapshot, now),
             nodes=tuple(self._node_rate(node, now) for node in snapshot.nodes),
             topics=snapshot.topics,
@@ -132,12 +132,18 @@ class StatusReader:
             stops, _ = self._stops(snapshot)
         except StoreUnavailable:
             return None
-        lags = [max(0, stops[lane.at] - lane.done) for lane in snapshot.lanes if lane.at in stops]
+        lags = [
+            max(0, stops[state.partition] - state.done) for state in snapshot.partitions if state.partition in stops
+        ]
         return sum(lags) if stops else None
 
     def _stops(self, snapshot: Snapshot) -> tuple[dict[TopicPartition, int], str]:
         try:
-            logs = self._admin.visible_log_ranges([lane.at for lane in snapshot.lanes]) if snapshot.lanes else {}
+            logs = (
+                self._admin.visible_log_ranges([state.partition for state in snapshot.partitions])
+                if snapshot.partitions
+                else {}
+            )
         except OttlaError as error:
             return {}, str(error)
         return {tp: log.stop for tp, log in logs.items()}, ""

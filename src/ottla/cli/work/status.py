@@ -121,9 +121,9 @@ def _waiting(store: Store, snapshot: Snapshot, topic: str | None, limit: int) ->
     if topic is None:
         return store.waiting(None, limit)
     units: list[OffsetRange] = []
-    for lane in snapshot.lanes:
-        if lane.at.topic == topic and lane.waiting and len(units) < limit:
-            units += store.waiting(lane.at, limit - len(units))
+    for state in snapshot.partitions:
+        if state.partition.topic == topic and state.waiting and len(units) < limit:
+            units += store.waiting(state.partition, limit - len(units))
     return units
 
 
@@ -131,8 +131,8 @@ def _report_rest(
     snapshot: Snapshot, in_flight: list[Out], rest: list[OffsetRange], topic: str | None, *, waiting: bool, out: bool
 ) -> None:
     """Print how many more units there are, or that there are none."""
-    lanes = [lane for lane in snapshot.lanes if topic in (None, lane.at.topic)]
-    total = sum((0 if waiting else lane.out) + (0 if out else lane.waiting) for lane in lanes)
+    states = [state for state in snapshot.partitions if topic in (None, state.partition.topic)]
+    total = sum((0 if waiting else state.out) + (0 if out else state.waiting) for state in states)
     more = total - len(in_flight) - len(rest)
     if not in_flight and not rest:
         click.echo("no such units", err=True)

@@ -113,14 +113,17 @@ class _ListedTopic(NamedTuple):
 
 
 def _listed(snapshot: Snapshot) -> list[_ListedTopic]:
-    names = sorted({*snapshot.topics, *(lane.at.topic for lane in snapshot.lanes)})
-    return [_list(name, snapshot, [lane for lane in snapshot.lanes if lane.at.topic == name]) for name in names]
+    names = sorted({*snapshot.topics, *(state.partition.topic for state in snapshot.partitions)})
+    return [
+        _list(name, snapshot, [state for state in snapshot.partitions if state.partition.topic == name])
+        for name in names
+    ]
 
 
-def _list(name: str, snapshot: Snapshot, lanes: Sequence[PartitionState]) -> _ListedTopic:
-    waiting, out, failed = (sum(getattr(lane, count) for lane in lanes) for count in ("waiting", "out", "failed"))
+def _list(name: str, snapshot: Snapshot, states: Sequence[PartitionState]) -> _ListedTopic:
+    waiting, out, failed = (sum(getattr(state, count) for state in states) for count in ("waiting", "out", "failed"))
     topic_id = snapshot.topics.get(name, "")
-    return _ListedTopic(name, name in snapshot.topics, len(lanes), waiting, out, failed, topic_id)
+    return _ListedTopic(name, name in snapshot.topics, len(states), waiting, out, failed, topic_id)
 
 
 def _report(group: str, row: dict[str, Any], text: str, *, as_json: bool) -> None:

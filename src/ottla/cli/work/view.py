@@ -155,15 +155,15 @@ def _in_flight_dict(unit: UnitInFlight) -> dict[str, Any]:
 def _partitions_table(partitions: Sequence[PartitionStatus], width: int | None) -> str:
     rows = [
         (
-            partition.lane.at.topic,
-            str(partition.lane.at.partition),
-            str(partition.lane.done),
-            str(partition.lane.planned),
+            partition.state.partition.topic,
+            str(partition.state.partition.partition),
+            str(partition.state.done),
+            str(partition.state.planned),
             "-" if partition.stop is None else str(partition.stop),
             "-" if partition.lag is None else f"{partition.lag:,}",
-            str(partition.lane.waiting),
-            str(partition.lane.out),
-            str(partition.lane.failed),
+            str(partition.state.waiting),
+            str(partition.state.out),
+            str(partition.state.failed),
         )
         for partition in partitions
     ]
@@ -173,13 +173,13 @@ def _partitions_table(partitions: Sequence[PartitionStatus], width: int | None) 
 
 def _partition_dict(partition: PartitionStatus) -> dict[str, Any]:
     return {
-        "topic": partition.lane.at.topic,
-        "partition": partition.lane.at.partition,
-        "done": partition.lane.done,
-        "planned": partition.lane.planned,
+        "topic": partition.state.partition.topic,
+        "partition": partition.state.partition.partition,
+        "done": partition.state.done,
+        "planned": partition.state.planned,
         "end": partition.stop,
         "lag": partition.lag,
-        "waiting": partition.lane.waiting,
-        "out": partition.lane.out,
-        "failed": partition.lane.failed,
+        "waiting": partition.state.waiting,
+        "out": partition.state.out,
+        "failed": partition.state.failed,
     }

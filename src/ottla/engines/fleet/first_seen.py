@@ -59,7 +59,7 @@ class FirstSeen:
 
 
 def _has_positions(topic: str, seen: Snapshot) -> bool:
-    return any(state.at.topic == topic for state in seen.lanes)
+    return any(state.partition.topic == topic for state in seen.partitions)
 
 
 def _parse(text: bytes) -> _TopicNote:

@@ -82,7 +82,7 @@ class Fleet:
         commit_group: str | None = None,
         most_seconds: float | None = None,
         fetching: Fetching = _FETCHING,
-        isolation: Isolation | str = Isolation.READ_UNCOMMITTED,
+        isolation: Isolation | str = Isolation.READ_COMMITTED,
         security: Security = PLAINTEXT,
         client_id: str = "ottla-fleet",
         timeouts: Timeouts | None = None,
@@ -93,8 +93,9 @@ class Fleet:
 
         `topics` are added to those of the group. `start` is where a topic starts that is new to the group. `on_lost`
         says what happens to a position that its log no longer has. `commit_group` is a consumer group in Kafka to which
-        the positions are committed. `most_seconds` limits how long a unit may take. Raises `ConfigError` or
-        `InputError` for invalid settings.
+        the positions are committed. `most_seconds` limits how long a unit may take. Units end before the oldest open
+        transaction of their partition, unless `isolation` is "read_uncommitted". Raises `ConfigError` or `InputError`
+        for invalid settings.
         """
         check_kind("units", units, Units)
         check_kind("charter", charter, Charter)
@@ -415,7 +416,7 @@ class Fleet:
     def _goal(self) -> Goal:
         """The ends of all logs now. Skips topics that were deleted, but not a name that was never planned."""
         snapshot = self._store.look()
-        planned = {state.at.topic for state in snapshot.lanes}
+        planned = {state.partition.topic for state in snapshot.partitions}
         ends: dict[TopicPartition, int] = {}
         for topic in sorted({*snapshot.topics, *self._topics}):
             try:

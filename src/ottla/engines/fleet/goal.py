@@ -42,7 +42,7 @@ class Goal:
         return not left
 
     def _left(self, snapshot: Snapshot) -> list[TopicPartition]:
-        states = {state.at: state for state in snapshot.lanes}
+        states = {state.partition: state for state in snapshot.partitions}
         return [
             partition
             for partition, end in self._ends.items()
@@ -55,13 +55,13 @@ class Goal:
             return True
         if not state.failed:
             return False
-        if any(unit.range.topic_partition == state.at and unit.range.start < end for unit in snapshot.out):
+        if any(unit.range.topic_partition == state.partition and unit.range.start < end for unit in snapshot.out):
             return False
         if self._ordered:
             return True  # the failed unit blocks all that follow
-        waiting = self._store.waiting(state.at, 1)
+        waiting = self._store.waiting(state.partition, 1)
         return state.planned >= end and (not waiting or waiting[0].start >= end)
 
 
 def _progress(snapshot: Snapshot) -> tuple[object, ...]:
-    return snapshot.lanes, tuple(unit.range for unit in snapshot.out)
+    return snapshot.partitions, tuple(unit.range for unit in snapshot.out)

@@ -237,8 +237,8 @@ def _patiently(request: Callable[..., T], *arguments: object) -> T:
 def _clear(store: Store) -> None:
     """Remove the job and its units. Units in progress lose their leases."""
     store.note(JOB_KEY, None)
-    for state in store.look().lanes:
-        store.reset(state.at, None)
+    for state in store.look().partitions:
+        store.reset(state.partition, None)
 
 
 @contextmanager

@@ -46,6 +46,7 @@ _REMEMBER_SECONDS = 1.0
 _RENEW_SECONDS = 3600.0
 """Commit unchanged positions this often: Kafka deletes offsets that were not committed for some days."""
 _REQUEST_SECONDS = 8.0
+_NO_RANGE = "no leader could say where its log starts and ends"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +60,7 @@ class Policy:
     start: Start = "latest"
     """Where a topic starts that has no position yet."""
     on_lost: OnLost = OnLost.ERROR
-    isolation: Isolation = Isolation.READ_UNCOMMITTED
+    isolation: Isolation = Isolation.READ_COMMITTED
     commit_group: str | None = None
 
 
@@ -129,10 +130,11 @@ class Planner:
         self._topics = dict(snapshot.topics)
         cluster_state = self._query(snapshot)
         snapshot = self._check_topics(snapshot, cluster_state)
-        states = {state.at: state for state in snapshot.lanes}
+        states = {state.partition: state for state in snapshot.partitions}
         logs = {partition: log for partition, log in cluster_state.logs.items() if partition.topic not in self._halts}
         self._recall(states, logs, snapshot.number)
         starts = self._starts(states, logs)
+        logs = self._with_open_transactions(logs, starts | {tp: state.planned for tp, state in states.items()})
         sizes = self._sizes.of(
             list(cluster_state.ids),
             {partition: log.start for partition, log in logs.items()},
@@ -168,7 +170,7 @@ class Planner:
         """
         snapshot = self._store.look()
         self._remember_at = 0.0
-        self._remember({state.at: state for state in snapshot.lanes}, snapshot)
+        self._remember({state.partition: state for state in snapshot.partitions}, snapshot)
 
     # The state of the store and the cluster
 
@@ -191,7 +193,7 @@ class Planner:
     def _restored(self, snapshot: Snapshot) -> Snapshot:
         """At the beginning of a term, add back topics that the group had and the store has forgotten."""
         lost: dict[str, str] = {}
-        if not snapshot.topics and not snapshot.lanes:
+        if not snapshot.topics and not snapshot.partitions:
             # The store is empty: it had the topics that this node has seen or was started with.
             lost = dict(self._topics)
         known = kafka_memory.recall(self._cluster, self._policy.group, None)
@@ -230,8 +232,30 @@ class Planner:
         ranges = find_ranges(self._cluster, partitions, deadline=deadline, isolation=self._policy.isolation)
         for partition in partitions:
             if partition not in ranges:
-                self._halt(label(partition), "no leader could say where its log starts and ends")
+                self._halt(label(partition), _NO_RANGE)
         return _ClusterState(ids, counts, {tp: Log(log.start, log.stop) for tp, log in ranges.items()})
+
+    def _with_open_transactions(
+        self, logs: Mapping[TopicPartition, Log], positions: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, Log]:
+        """Return the logs, extended to positions that are in an open transaction or after it.
+
+        Such a position comes from a node that reads uncommitted records. It is not after the end of the log, though it
+        is after what committed readers see: planning waits there until the transaction ends, and goes back nowhere.
+        """
+        beyond = [tp for tp, log in logs.items() if positions.get(tp, 0) > log.stop]
+        if not beyond or self._policy.isolation is not Isolation.READ_COMMITTED:
+            return dict(logs)
+        deadline = Deadline.after(_REQUEST_SECONDS)
+        whole = find_ranges(self._cluster, beyond, deadline=deadline, isolation=Isolation.READ_UNCOMMITTED)
+        extended = dict(logs)
+        for tp in beyond:
+            if tp not in whole:
+                self._halt(label(tp), _NO_RANGE)
+                del extended[tp]
+            elif positions[tp] <= whole[tp].stop:
+                extended[tp] = Log(logs[tp].start, positions[tp])
+        return extended
 
     def _check_topics(self, snapshot: Snapshot, cluster_state: _ClusterState) -> Snapshot:
         """Compare topic ids: a topic that was deleted and recreated is another topic, whatever its offsets are."""
@@ -260,11 +284,11 @@ class Planner:
         if not goes_on:
             self._halt(name, "the topic was deleted and created again: reset its positions to begin with the new one")
             return False
-        for state in snapshot.lanes:
-            if state.at.topic == name:
-                self._remembered.pop(state.at, None)
-                log = cluster_state.logs.get(state.at)
-                self._store.reset(state.at, None if log is None else self._resumed(log))
+        for state in snapshot.partitions:
+            if state.partition.topic == name:
+                self._remembered.pop(state.partition, None)
+                log = cluster_state.logs.get(state.partition)
+                self._store.reset(state.partition, None if log is None else self._resumed(log))
         return True
 
     def _resumed(self, log: Log) -> int:
@@ -386,10 +410,12 @@ def _is_less(current: Snapshot, before: Snapshot) -> bool:
     if current.number < before.number or any(count < earlier for count, earlier in counters):
         return True
     # Positions may be reset by hand. They only prove a loss if the numbers leaped, which means a server restart.
-    states = {state.at: state for state in current.lanes}
+    states = {state.partition: state for state in current.partitions}
     return current.number - before.number >= LEAP and any(
-        state.at not in states or states[state.at].planned < state.planned or states[state.at].done < state.done
-        for state in before.lanes
+        state.partition not in states
+        or states[state.partition].planned < state.planned
+        or states[state.partition].done < state.done
+        for state in before.partitions
     )
 
 

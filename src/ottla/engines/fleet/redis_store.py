@@ -257,7 +257,7 @@ def _snapshot(
     busy = _Busy((unit.range for unit in out), map(_unit, failed))
     return Snapshot(
         planner=_planner(*(meta.get(name) for name in (b"planner_number", b"planner_holder", b"planner_beat"))),
-        lanes=tuple(sorted(busy.state(*state) for state in states)),
+        partitions=tuple(sorted(busy.state(*state) for state in states)),
         out=out,
         nodes=tuple(sorted((_node(name, entry) for name, entry in _pairs(nodes)), key=lambda node: node.name)),
         topics={name.decode(): identity.decode() for name, identity in _pairs(topics)},

@@ -254,7 +254,7 @@ class Rules:
         ]
         return Snapshot(
             planner=self._planner,
-            lanes=tuple(states),
+            partitions=tuple(states),
             out=tuple(out for _, out in sorted(self._out.items())),
             nodes=tuple(node for _, node in sorted(self._nodes.items())),
             topics=dict(self._topics),

@@ -254,7 +254,7 @@ def _snapshot(group: StoredGroup) -> Snapshot:
     topics = group.db.execute("SELECT name, identity FROM topics WHERE team = ?", (group.id,))
     return Snapshot(
         planner=steps.planner(group.db, group.id),
-        lanes=_partition_states(group),
+        partitions=_partition_states(group),
         out=_outs(group),
         nodes=tuple(Node(name, beat, report_of(report)) for name, beat, report in nodes),
         topics=dict(topics.fetchall()),

@@ -104,7 +104,7 @@ class Counts(NamedTuple):
 class PartitionState(NamedTuple):
     """The state of one partition."""
 
-    at: TopicPartition
+    partition: TopicPartition
     planned: int
     """Offsets below this are, or were, in units."""
     done: int
@@ -136,7 +136,7 @@ class Snapshot(NamedTuple):
     """The state of a group at one moment."""
 
     planner: Seen | None
-    lanes: tuple[PartitionState, ...]
+    partitions: tuple[PartitionState, ...]
     out: tuple[Out, ...]
     nodes: tuple[Node, ...]
     topics: Mapping[str, str]

@@ -276,7 +276,7 @@ def test_a_holder_who_has_lost_the_lease_is_refused(fleet: NewFleet, new_topic: 
     (out,) = store.pulse().out
 
     eventually(lambda: take_away(store), "taken between two beats")
-    eventually(lambda: unit.is_lost, "it is told")
+    eventually(lambda: unit.is_lost, "it is reported")
     with pytest.raises(LeaseLost, match="was given to another node while this one read it"):
         list(unit.read())
     node.run(diary, until_end=True)
@@ -304,7 +304,7 @@ def test_records_go_on_after_a_unit_was_lost(fleet: NewFleet, new_topic: NewTopi
     values = [int(next(records).value or b"")]
 
     eventually(lambda: take_away(store), "taken between two beats")
-    eventually(lambda: not node._held_units.all(), "it is told")
+    eventually(lambda: not node._held_units.all(), "it is reported")
     values += [int(record.value or b"") for record in records]
     assert {*values} == {*range(30_000)}
     assert only(node, topic).done == 30_000

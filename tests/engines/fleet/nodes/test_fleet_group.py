@@ -221,14 +221,14 @@ def test_a_partition_without_leader_begins_later_where_its_topic_began(
         eventually(lambda: victim not in leaders(client, topic).values(), "it has no leader")
         node = fleet(topic, start="latest")
         thread = in_background(lambda: node.run(diary))
-        eventually(lambda: len(node.look().lanes) == 2, lambda: f"planned: {node.look().lanes}")
+        eventually(lambda: len(node.look().partitions) == 2, lambda: f"planned: {node.look().partitions}")
     finally:
         mend(kafka)
-    eventually(lambda: len(node.look().lanes) == 3, lambda: f"planned: {node.look().lanes}")
+    eventually(lambda: len(node.look().partitions) == 3, lambda: f"planned: {node.look().partitions}")
     Admin(client).add_partitions(topic, 4)
     with Producer(kafka.bootstrap) as producer:
         producer.send(topic, b"0", partition=3).result(SECONDS)
-    eventually(lambda: len(node.look().lanes) == 4, lambda: f"planned: {node.look().lanes}")
+    eventually(lambda: len(node.look().partitions) == 4, lambda: f"planned: {node.look().partitions}")
     settled(node.look, {(topic, 0): 200, (topic, 1): 200, (topic, 2): 200, (topic, 3): 1})
     node.stop()
     thread.join(SECONDS)
@@ -439,7 +439,7 @@ def test_close_gives_back_what_is_in_hand(fleet: NewFleet, new_topic: NewTopic, 
     node.close()
     snapshot = store.look()
     assert snapshot.out == ()
-    assert snapshot.lanes[0].waiting == 3
+    assert snapshot.partitions[0].waiting == 3
     assert snapshot.counts.given_back == 2
     assert (snapshot.planner, snapshot.nodes) == (None, ())
     assert [unit.done() for unit in units] == [Ending.LOST, Ending.LOST]
@@ -453,13 +453,13 @@ def test_a_store_that_goes_away_for_longer_than_leases_last_is_waited_for_and_no
         nodes = [fleet(topic, store=f"redis://127.0.0.1:{redis.port}") for _ in range(2)]
         units = [first_unit(node) for node in nodes]
         redis.kill()
-        eventually(lambda: all(events_of(node, StoreDown) for node in nodes), "it is told")
+        eventually(lambda: all(events_of(node, StoreDown) for node in nodes), "it is reported")
         down = time.monotonic()
         endings: list[Ending] = []
         ending = in_background(lambda: endings.append(units[0].done()))
         eventually(lambda: time.monotonic() > down + 2.5 * SHORT.lease_seconds, "longer than a lease")
         redis.start()
-        eventually(lambda: all(events_of(node, StoreUp) for node in nodes), "that, too, is told")
+        eventually(lambda: all(events_of(node, StoreUp) for node in nodes), "that, too, is reported")
         ending.join(SECONDS)
         assert [*endings, units[1].done()] == [Ending.DONE, Ending.DONE]
         nodes[0].run(diary, until_end=True)

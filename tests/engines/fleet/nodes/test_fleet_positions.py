@@ -93,7 +93,7 @@ def test_a_position_before_the_beginning_of_the_log_follows_the_policy(
     delete_before(kafka, topic, 350)
     node = fleet(topic, on_lost=on_lost)
     thread = in_background(lambda: node.run(diary))
-    eventually(lambda: events_of(node, PositionMisplaced), "it is told")
+    eventually(lambda: events_of(node, PositionMisplaced), "it is reported")
     (event,) = events_of(node, PositionMisplaced)
     assert (event.position, event.start, event.stop, event.resume) == (200, 350, 400, resume)
     if resume < 0:
@@ -116,7 +116,7 @@ def test_a_position_after_the_end_of_the_log_follows_the_policy(
     store.found(SHORT)
     store.reset(TopicPartition(topic, 0), 250)
     thread = in_background(lambda: node.run(diary))
-    eventually(lambda: events_of(node, PositionMisplaced), "it is told")
+    eventually(lambda: events_of(node, PositionMisplaced), "it is reported")
     eventually(lambda: only(node, topic).done == done, "it goes on, or does not")
     node.stop()
     thread.join(SECONDS)
@@ -135,11 +135,14 @@ def test_a_topic_that_was_recreated_is_another_one(
     admin.delete_topics(topic)
     admin.create_topic(topic, partitions=1, replicas=1)
     write(kafka.bootstrap, topic, 150)
-    eventually(lambda: events_of(node, TopicReplaced), "it is told")
+    eventually(lambda: events_of(node, TopicReplaced), "it is reported")
     (event,) = events_of(node, TopicReplaced)
     assert event.goes_on == (on_lost == "earliest")
     if event.goes_on:
-        eventually(lambda: [lane[1:3] for lane in node.look().lanes] == [(150, 150)], lambda: str(node.look().lanes))
+        eventually(
+            lambda: [state[1:3] for state in node.look().partitions] == [(150, 150)],
+            lambda: str(node.look().partitions),
+        )
     else:
         eventually(lambda: topic in node._planner.halted, "it says so")
     node.stop()
@@ -163,7 +166,7 @@ def test_a_worker_that_knew_the_topic_before_reads_the_new_one_at_the_first_atte
     admin.delete_topics(topic)
     admin.create_topic(topic, partitions=1, replicas=1)
     write(kafka.bootstrap, topic, 450)
-    eventually(lambda: events_of(planner, TopicReplaced), "it is told")
+    eventually(lambda: events_of(planner, TopicReplaced), "it is reported")
     if on_lost == "error":
         store = open_store("memory://", group)
         store.reset(TopicPartition(topic, 0), 0)
@@ -281,6 +284,27 @@ def test_a_log_that_ends_with_markers_of_transactions_ends(
     assert only(node, topic).done == 12
 
 
+def test_a_position_in_an_open_transaction_is_not_after_the_end_of_the_log(
+    kafka: LocalCluster, fleet: NewFleet, new_topic: NewTopic
+) -> None:
+    """A node that reads everything has passed it; one that reads committed records must not start the log again."""
+    topic = new_topic(10, partitions=2)
+    with Producer(kafka.bootstrap, transactional_id=f"id-{topic}") as writer, Producer(kafka.bootstrap) as other:
+        with writer.transaction():
+            writer.send(topic, b"open", partition=0).result(SECONDS)
+            with fleet(topic, isolation="read_uncommitted") as before:
+                assert len(list(before.records(until_end=True))) == 21
+            other.send(topic, b"meanwhile", partition=1).result(SECONDS)
+            node = fleet(topic, on_lost="earliest")
+            assert [record.value for record in node.records(until_end=True)] == [b"meanwhile"]  # so it has planned
+        other.send(topic, b"later", partition=0).result(SECONDS)
+        with Reader(kafka.bootstrap) as reader:
+            after_marker = TopicPartition(topic, 0), 13
+            eventually(lambda: after_marker in reader.offsets(topic, "latest").items(), "the transaction is over")
+        assert [record.value for record in node.records(until_end=True)] == [b"later"]
+    assert not events_of(node, PositionMisplaced)
+
+
 # Stores that forget
 
 
@@ -382,8 +406,8 @@ def test_a_topic_that_was_removed_and_recreated_meanwhile_is_noticed_when_it_com
     admin.create_topic(topic, partitions=1, replicas=1)
     write(kafka.bootstrap, topic, 150)
     node.add_topics(topic)
-    eventually(lambda: events_of(node, TopicReplaced), "it is told")
-    eventually(lambda: only(node, topic).done == 150, lambda: str(node.look().lanes))
+    eventually(lambda: events_of(node, TopicReplaced), "it is reported")
+    eventually(lambda: only(node, topic).done == 150, lambda: str(node.look().partitions))
     node.stop()
     thread.join(SECONDS)
     assert sum(entry.records for entry in diary.handled if entry.range.topic == topic) == 250
@@ -396,11 +420,13 @@ def test_positions_that_go_back_while_numbers_leap_are_reported(
     topic, store = new_topic(100), open_store("memory://", group)
     node = fleet(topic, units=Units(records=10, backlog=100))
     node.start()
-    eventually(lambda: only(node, topic).planned == 100 if node.look().lanes else False, "it is planned")
-    eventually(lambda: node._planner._last is not None and node._planner._last.lanes != (), "the planner has seen it")
+    eventually(lambda: only(node, topic).planned == 100 if node.look().partitions else False, "it is planned")
+    eventually(
+        lambda: node._planner._last is not None and node._planner._last.partitions != (), "the planner has seen it"
+    )
     store.raise_number(store.look().number + LEAP)
     store.reset(TopicPartition(topic, 0), 0)
-    eventually(lambda: events_of(node, StoreWentBack), "it is told")
+    eventually(lambda: events_of(node, StoreWentBack), "it is reported")
     eventually(lambda: only(node, topic).planned == 100, "it is planned again")
 
 

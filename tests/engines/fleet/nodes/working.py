@@ -47,7 +47,7 @@ def ends(topic: str, records: int, partitions: int = 1) -> dict[tuple[str, int],
 
 def only(fleet: Fleet, topic: str, partition: int = 0) -> PartitionState:
     """The state of a partition."""
-    return next(lane for lane in fleet.look().lanes if lane.at == (topic, partition))
+    return next(state for state in fleet.look().partitions if state.partition == (topic, partition))
 
 
 def events_of(fleet: Fleet, kind: type[Event]) -> list[Any]:
