@@ -7,8 +7,8 @@ the store nor the worker.
 
 from __future__ import annotations
 
-import os
 import math
+import os
 import time
 import traceback
 from collections.abc import Callable, Collection, Iterator
