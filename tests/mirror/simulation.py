@@ -211,7 +211,7 @@ class Process:
     def _write_term(self) -> None:
         self.world.journal[self._epoch, 0] = self._term
         self.lane.phase = Phase.IDLE
-        self.lane.taken_over(self._term, Cursor(SOURCE, self._term.start.source), self._now)
+        self.lane.taken_over(self._term, Cursor(SOURCE, self._term.start.source), self._now, self._now)
         self.lane.accepts = Acceptance(max_bytes=1 << 20)
         self._fetched = self._term.start.source
         self._requests.clear()
@@ -241,7 +241,7 @@ class Process:
     def _send(self) -> None:
         outbound = self.lane.sendable(self._now)
         if outbound is not None and self.lane.term is not None:
-            self.lane.sent(outbound, self._now)
+            self.lane.sent(outbound, self._now, self._now)
             self._requests.append((outbound, self.lane.term.identity))
 
     def _deliver(self) -> None:

@@ -9,6 +9,8 @@ import pytest
 from ottla.admin.settings import Setting, SettingSource
 from ottla.admin.topics import TopicDescription
 from ottla.errors import ConfigError, InputError, MirrorError
+from ottla.fetch.cursor import Cursor
+from ottla.mirror.lane import Lane
 from ottla.mirror.passage import Acceptance, Reason, passed_on, reason_to_recode
 from ottla.mirror.rules import Policy
 from ottla.mirror.takeover import Fault, Finding, Position, Tail, locate, scan_start
@@ -229,3 +231,11 @@ def test_a_copy_is_created_like_its_source_and_follows_its_settings() -> None:
     same = {"retention.ms": Setting("retention.ms", "60000")}
     grown = plan(source, target, name="copy", source_settings=settings, target_settings=same)
     assert (grown.action, dict(grown.settings)) == ("grow", {})
+
+
+@pytest.mark.parametrize(("slept", "suspended"), [(4000.0, 4000.0), (0.0, 4000.0), (4000.0, 0.0)])
+def test_a_mirror_that_was_frozen_takes_over_again_before_it_sends_anything(slept: float, suspended: float) -> None:
+    lane = Lane(TopicPartition("s", 0), TopicPartition("t", 0), first=0, stop=100)
+    lane.taken_over(term(), Cursor(lane.source, 0), 10.0, 1000.0)
+    assert not lane.is_outdated(11.0, 1001.0)
+    assert lane.is_outdated(11.0 + slept, 1001.0 + suspended)

@@ -216,7 +216,7 @@ class Forwarder:
     def _look_after(self, now: float) -> None:
         """Renew terms that are old, and give up lanes that have failed for too long."""
         for lane in list(self._lanes.values()):
-            if lane.is_outdated(now):
+            if lane.is_outdated(now, time.time()):
                 self._restart(lane)
             elif lane.phase is not Phase.FAILED and lane.failing_since <= now - self._policy.patience:
                 assert lane.error is not None
@@ -227,7 +227,7 @@ class Forwarder:
         limit = min(begun.accepts.max_bytes, lane.most_bytes)
         lane.accepts = replace(begun.accepts, max_bytes=limit)
         cursor = Cursor(lane.source, source, lane.stop, epoch=begun.leader_epoch, topic_id=begun.term.source_id)
-        lane.taken_over(begun.term, cursor, time.monotonic())
+        lane.taken_over(begun.term, cursor, time.monotonic(), time.time())
         for fault in begun.accepted:
             self._accept_fault(lane, fault)
         self._events.emit(MirrorTookOver(self._journal.link, *lane.source, *lane.target, source, begun.term.epoch))
@@ -305,7 +305,11 @@ class Forwarder:
         links = self._loop.links
         next_at = now + _MARK_SECONDS
         by_leader: dict[int, list[Lane]] = {}
-        for target, lane in self._busy.items():
+        wall_time = time.time()
+        for target, lane in list(self._busy.items()):
+            if lane.is_outdated(now, wall_time):
+                self._restart(lane)  # this process was frozen: brokers may have forgotten who is shut out
+                continue
             if lane.sendable(now) is None:
                 if lane.resume_at > now:
                     next_at = min(next_at, lane.resume_at)
@@ -341,7 +345,7 @@ class Forwarder:
                 continue
             size += outbound.size_bytes
             batches.append(_Sent(lane, outbound, lane.term.identity))
-            lane.sent(outbound, now)
+            lane.sent(outbound, now, time.time())
             self._throttle.spend(lane.target.topic, outbound.size_bytes, now)
         if not batches:
             return False

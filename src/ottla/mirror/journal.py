@@ -275,7 +275,10 @@ class Journal:
         return json.dumps(row, separators=(",", ":")).encode()
 
     def _partition_of(self, target: TopicPartition) -> int:
-        return zlib.crc32(f"{self.link}/{target.topic}/{target.partition}".encode()) % self._partition_count()
+        # Never more than at first: partitions that are added later must not change where entries are.
+        return zlib.crc32(f"{self.link}/{target.topic}/{target.partition}".encode()) % min(
+            self._partition_count(), _PARTITIONS
+        )
 
     def _partition_count(self) -> int:
         if not self._partitions:

@@ -188,13 +188,15 @@ class Lane:
         """Pieces in use, each with the number after its last record."""
         self._began = 0.0
         self._sent_at = 0.0
+        self._sent_time = 0.0
+        """When the last batch was sent, by the wall clock."""
 
     def __repr__(self) -> str:
         return f"<Lane {self.source} -> {self.target} {self.phase.name} at {self.position}>"
 
     # Terms
 
-    def taken_over(self, term: Term, cursor: Cursor, now: float) -> None:
+    def taken_over(self, term: Term, cursor: Cursor, now: float, wall_time: float) -> None:
         """Begin a term whose first entry is in the journal, and expect the pieces of this cursor."""
         self.phase = Phase.RUNNING
         self.term = term
@@ -212,6 +214,7 @@ class Lane:
         self.blocked = None
         self._resending = False
         self._began = self._sent_at = now
+        self._sent_time = wall_time
         self._finish_if_over()
 
     def not_taken_over(self, error: OttlaError, now: float, *, resume_at: float) -> None:
@@ -237,11 +240,15 @@ class Lane:
         self.error = error
         return released
 
-    def is_outdated(self, now: float) -> bool:
-        """Whether the term must be renewed before another batch is sent: see `_RENEW_IDLE` and `_RENEW_AGE`."""
-        if self.phase is not Phase.RUNNING or self.queue:
+    def is_outdated(self, now: float, wall_time: float) -> bool:
+        """Whether the term must be renewed before another batch is sent: see `_RENEW_IDLE` and `_RENEW_AGE`.
+
+        Both clocks count: the monotonic one may stand still while a machine is suspended, the other one may be set.
+        """
+        if self.phase is not Phase.RUNNING:
             return False
-        return now - self._sent_at > _RENEW_IDLE or now - self._began > _RENEW_AGE
+        is_idle = now - self._sent_at > _RENEW_IDLE or abs(wall_time - self._sent_time) > _RENEW_IDLE
+        return is_idle or (now - self._began > _RENEW_AGE and not self.queue)
 
     @property
     def acknowledged(self) -> Mark:
@@ -355,11 +362,11 @@ class Lane:
         outbound = next((batch for batch in self.queue if not batch.in_flight and not batch.is_acknowledged), None)
         return outbound if outbound is not None and outbound.end <= self._allowed else None
 
-    def sent(self, outbound: Outbound, now: float) -> None:
+    def sent(self, outbound: Outbound, now: float, wall_time: float) -> None:
         """Record that the batch is in flight."""
         outbound.in_flight = True
         self.in_flight += 1
-        self._sent_at = now
+        self._sent_at, self._sent_time = now, wall_time
 
     def accept(self, outbound: Outbound, base_offset: int) -> list[Piece]:
         """Record an acknowledgement. Returns the pieces that are no longer needed."""

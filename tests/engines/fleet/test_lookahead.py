@@ -10,7 +10,7 @@ import pytest
 from tests.waiting import eventually
 
 from ottla import Batching, Fetching, Fleet, Producer, Units
-from ottla.engines.fleet.unit import Unit
+from ottla.engines.fleet.unit import Unit, _Rest
 from ottla.errors import InputError
 from ottla.fetch.reader import Prefetch, Reader
 from ottla.model import OffsetRange
@@ -71,6 +71,45 @@ def test_while_a_unit_is_read_the_next_one_is_taken_and_its_records_come(kafka: 
     assert next(second.read()).num_rows == UNIT
     kafka.clear_faults()
     units.close()  # type: ignore[attr-defined]
+
+
+class Reading:
+    """A unit that is being read, as `_Rest` sees it."""
+
+    def __init__(self, records: int) -> None:
+        self.range = OffsetRange(TOPIC, 0, 0, records)
+        self.reached = 0
+
+
+@pytest.mark.parametrize("fetched_at", [0, 5, 9])
+def test_nothing_is_taken_before_the_brokers_have_sent_everything_and_little_is_left(
+    fetched_at: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 0.0
+    monkeypatch.setattr("ottla.engines.fleet.unit.time.monotonic", lambda: now)
+    taken_at: list[int] = []
+    unit = Reading(1_000)
+    rest = _Rest(unit, lambda: taken_at.append(unit.reached))  # type: ignore[arg-type]
+    for step in range(10):
+        if step == fetched_at:
+            rest.all_fetched()
+        now += 0.1  # a tenth of the unit takes as long as `NEAR_END_SECONDS`
+        unit.reached += 100
+        rest.look()
+    assert taken_at == [900], "once, when a tenth is left"
+
+
+def test_a_unit_whose_rest_is_still_to_come_takes_nothing() -> None:
+    taken: list[bool] = []
+    unit = Reading(1_000)
+    rest = _Rest(unit, lambda: taken.append(True))  # type: ignore[arg-type]
+    unit.reached = 999
+    rest.look()
+    assert not taken, "the brokers are still sending"
+    rest.all_fetched()
+    assert taken == [True]
+    rest.look()
+    assert taken == [True]
 
 
 def test_every_record_is_read_once(fleet: Fleet) -> None:

@@ -72,10 +72,11 @@ class _Moved:
     "--records", type=Integer(1000, 50_000_000), default=1_000_000, show_default=True, help="Number of records."
 )
 def demo(records: int) -> None:
-    """Write, read, share and archive a million records on three real brokers, and prove that none was lost.
+    """Write, read, share, mirror and archive a million records on real brokers, and prove that none was lost.
 
-    Meanwhile a broker, a producing program and a node of a fleet are killed; at the end Spark archives the topic.
-    Everything runs in a temporary folder, which is deleted at the end.
+    Three brokers are the edge, another one is the aggregate. On the way a broker, a producing program, a node of a
+    fleet and the mirror are killed; at the end Spark archives the topic from the aggregate. Everything runs in a
+    temporary folder, which is deleted at the end.
 
     \b
     Example:
@@ -84,20 +85,26 @@ def demo(records: int) -> None:
     from ottla.cli.cluster.view import JarProgress
     from ottla.cli.demo.archive import archive_and_verify
     from ottla.cli.demo.fleet import share_and_kill
+    from ottla.cli.demo.mirror import mirror_and_kill
     from ottla.cluster import LocalCluster
 
     with tempfile.TemporaryDirectory(prefix="ottla-demo-") as folder, JarProgress() as progress:
-        _say("starting three brokers (Apache Kafka, KRaft; the first time, its jars are fetched)")
+        _say("starting three brokers as the edge and one as the aggregate (Apache Kafka; its jars are fetched once)")
         started = time.monotonic()
-        with LocalCluster("demo", brokers=3, redis=True, dir=Path(folder) / "cluster", progress=progress) as brokers:
-            _say(f"  up after {time.monotonic() - started:.1f} s at {brokers.bootstrap}")
-            written, read_back, grouped = _move(brokers, records, Path(folder) / "spool")
-            assert brokers.redis_url is not None
-            shared = share_and_kill(
-                brokers.bootstrap, brokers.redis_url, TOPIC, records, Path(folder) / "handled", _say
+        place = Path(folder) / "clusters"
+        with (
+            LocalCluster("edge", brokers=3, redis=True, dir=place, progress=progress) as edge,
+            LocalCluster("aggregate", brokers=1, dir=place) as aggregate,
+        ):
+            _say(f"  up after {time.monotonic() - started:.1f} s at {edge.bootstrap} and {aggregate.bootstrap}")
+            written, read_back, grouped = _move(edge, records, Path(folder) / "spool")
+            assert edge.redis_url is not None
+            shared = share_and_kill(edge.bootstrap, edge.redis_url, TOPIC, records, Path(folder) / "handled", _say)
+            mirrored = mirror_and_kill(
+                edge.bootstrap, aggregate.bootstrap, TOPIC, partitions=PARTITIONS, records=records, say=_say
             )
-            archived = archive_and_verify(brokers.bootstrap, TOPIC, Path(folder) / "archive", _say)
-    _report(records, written, read_back, grouped, shared, archived)
+            archived = archive_and_verify(aggregate.bootstrap, TOPIC, Path(folder) / "archive", _say)
+    _report(records, written, read_back, grouped, shared=shared, mirrored=mirrored, archived=archived)
 
 
 def _move(brokers: LocalCluster, records: int, spool: Path) -> tuple[_Moved, _Moved, int]:
@@ -232,7 +239,14 @@ def _fingerprint(rows: pa.Table) -> Fingerprint:
 
 
 def _report(
-    records: int, written: _Moved, read_back: _Moved, grouped: int, shared: Fingerprint, archived: Fingerprint
+    records: int,
+    written: _Moved,
+    read_back: _Moved,
+    grouped: int,
+    *,
+    shared: Fingerprint,
+    mirrored: Fingerprint,
+    archived: Fingerprint,
 ) -> None:
     sent, seen = written.fingerprint, read_back.fingerprint
     _say("")
@@ -243,6 +257,7 @@ def _report(
     _say(f"fingerprint written  {sent}")
     _say(f"fingerprint read     {seen}")
     _say(f"fingerprint handled  {shared}")
+    _say(f"fingerprint mirrored {mirrored}")
     _say(f"fingerprint archived {archived}")
     if not (sent == seen and sent.count == records):
         raise CommandFailed(f"the log differs from what was written: {seen.count - sent.count:+,} records")
@@ -252,7 +267,9 @@ def _report(
         raise CommandFailed(
             f"the fleet handled something else than the log has: {shared.count - seen.count:+,} records"
         )
-    _say("equal: every record is in the log exactly once, was handled by the fleet, and is in the archive")
+    if mirrored != seen:
+        raise CommandFailed(f"the mirror differs from the log: {mirrored.count - seen.count:+,} records")
+    _say("equal: every record is in both logs and in the archive exactly once, and was handled by the fleet")
     if grouped != records:
         raise CommandFailed(f"the group read {grouped:,} records, not {records:,}")
     _say(f"the members of group {_GROUP} read each of them once")

@@ -7,6 +7,7 @@ the store nor the worker.
 
 from __future__ import annotations
 
+import math
 import os
 import time
 import traceback
@@ -194,8 +195,9 @@ class _Rest:
     def _seconds_left(self) -> float:
         """Estimate how long the rest takes to read, at the pace so far."""
         read = self._unit.reached - self._unit.range.start
-        pace = (time.monotonic() - self._began) / max(1, read)
-        return (len(self._unit.range) - read) * pace
+        if not read:
+            return math.inf  # a prefetch may have brought all of it before any of it is read
+        return (len(self._unit.range) - read) * (time.monotonic() - self._began) / read
 
 
 def reason_of(error: BaseException) -> str:
