@@ -86,6 +86,8 @@ def test_a_topic_with_the_name_of_a_command_needs_the_long_form(kafka: LocalClus
         (["clicks", "--from", "a:1", "--to", "b:1", "--start", "group:x"], "--start: 'group:x' cannot be used here"),
         (["clicks", "--from", "a:1", "--to", "b:1", "--prometheus", "x"], "--prometheus: 'x' is not a port"),
         (["clicks", "--link", "x"], "--link needs --config"),
+        (["clicks", "--from", "a:1", "--to", "b:1", "--master", "x"], "--master needs --engine spark"),
+        (["clicks", "--from", "a:1", "--to", "b:1", "--engine", "spark", "--groups", "g"], "does not translate groups"),
         (["offset", "clicks:x", "5", "--to", "a:1"], "'clicks:x' is not TOPIC or TOPIC:PARTITION"),
         (["offset", "clicks", "5"], "--to HOST:PORT,... is missing"),
         (["status"], "--to HOST:PORT,... is missing"),

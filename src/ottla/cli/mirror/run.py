@@ -6,7 +6,7 @@ import os
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 from click.core import ParameterSource
@@ -18,20 +18,23 @@ from ottla.cli.options.common import check_topic, follow_option, json_option, ti
 from ottla.cli.options.types import Integer, PlaceType, parsed
 from ottla.cli.output.json_text import json_text
 from ottla.cli.terminal.progress import LiveLine
+from ottla.cli.terminal.spark import spark_session
 from ottla.cli.terminal.stopping import Stopping
 from ottla.cli.values.places import Kind, Place
 from ottla.text import printable
 
 if TYPE_CHECKING:
+    from ottla.errors import OttlaError
     from ottla.events import Event, Sink
     from ottla.jobs.brokers import Brokers
     from ottla.jobs.mirror_link import Link
+    from ottla.jobs.mirror_report import MirrorReport
     from ottla.jobs.mirror_runner import LinkRun
 
 _START = PlaceType((Kind.EARLIEST, Kind.LATEST, Kind.OFFSET, Kind.TIME))
 _ACTION = click.Choice(["stop", "continue"])
 _CHECK_SECONDS = 5.0
-_ALWAYS = ("follow", "config", "chosen", "take_over", "prometheus", "as_json")
+_ALWAYS = ("follow", "config", "chosen", "engine", "master", "take_over", "prometheus", "as_json")
 """Arguments that go with a file, too."""
 
 
@@ -83,6 +86,14 @@ def _listener(text: str) -> tuple[str, int]:
 @journal_option
 @click.option("--config", type=FILE, help="TOML file with links, instead of topics and the options above.")
 @click.option("--link", "chosen", multiple=True, metavar="NAME", help="With --config: only this link. Repeatable.")
+@click.option(
+    "--engine",
+    type=click.Choice(["local", "spark"]),
+    default="local",
+    show_default=True,
+    help="What does the work: this process, or Spark, a task for each partition.",
+)
+@click.option("--master", metavar="URL", help="With --engine spark: where Spark runs.  [default: local[*]]")
 @click.option("--take-over", is_flag=True, help="Take over from another process that mirrors the link.")
 @click.option(
     "--prometheus",
@@ -103,6 +114,8 @@ def run(
     follow: bool,
     config: Path | None,
     chosen: tuple[str, ...],
+    engine: str,
+    master: str | None,
     take_over: bool,
     prometheus: tuple[str, int] | None,
     timeout: float,
@@ -132,9 +145,37 @@ def run(
         _refuse_options(context)
         links = _from_file(config, chosen)
         _refuse_conflicts(links)
-    runs, code = _run(links, follow=follow, take_over=take_over, sinks=_metrics(prometheus))
-    _report(runs, as_json=as_json)
-    context.exit(code or (1 if any(has_failed(each) for each in runs) else 0))
+    _check_engine(links, engine, master, has_local=take_over or prometheus is not None)
+    if engine == "spark":
+        results, code = _by_spark(links, master, follow=follow)
+    else:
+        results, code = _run(links, follow=follow, take_over=take_over, sinks=_metrics(prometheus))
+    _report(results, as_json=as_json)
+    context.exit(code or (1 if any(result.has_failed for result in results) else 0))
+
+
+class _Result(NamedTuple):
+    """How a link ended."""
+
+    link: str
+    report: MirrorReport | None
+    error: OttlaError | None
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether the link, or one of its partitions, has failed."""
+        return self.error is not None or (self.report is not None and bool(self.report.failed))
+
+
+def _check_engine(links: Sequence[Link], engine: str, master: str | None, *, has_local: bool) -> None:
+    if engine == "local" and master:
+        raise UsageError("--master needs --engine spark")
+    if engine == "spark" and has_local:
+        raise UsageError("--prometheus and --take-over need --engine local")
+    if engine == "spark" and len(links) > 1:
+        raise UsageError("--engine spark runs one link: choose it with --link")
+    if engine == "spark" and links[0].groups:
+        raise UsageError("--engine spark does not translate groups: use 'ottla mirror groups'")
 
 
 def _refuse_options(context: click.Context) -> None:
@@ -144,11 +185,6 @@ def _refuse_options(context: click.Context) -> None:
         if name not in _ALWAYS and context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
             shown = "TOPIC" if isinstance(parameter, click.Argument) else parameter.opts[0]
             raise UsageError(f"{shown} and --config are mutually exclusive: the file has it for each link")
-
-
-def has_failed(run: LinkRun) -> bool:
-    """Whether a link, or one of its partitions, has failed."""
-    return run.error is not None or (run.report is not None and bool(run.report.failed))
 
 
 def _direct(
@@ -215,8 +251,8 @@ def _metrics(listener: tuple[str, int] | None) -> list[Sink]:
     return [sink]
 
 
-def _run(links: Sequence[Link], *, follow: bool, take_over: bool, sinks: Sequence[Sink]) -> tuple[list[LinkRun], int]:
-    """Return the links as they ended, and the exit code of a signal, if one ended them."""
+def _run(links: Sequence[Link], *, follow: bool, take_over: bool, sinks: Sequence[Sink]) -> tuple[list[_Result], int]:
+    """Return how the links ended, and the exit code of a signal, if one ended them."""
     from ottla.jobs.mirror_runner import run_links
 
     running: list[LinkRun] = []
@@ -246,16 +282,34 @@ def _run(links: Sequence[Link], *, follow: bool, take_over: bool, sinks: Sequenc
             events=[tell, *sinks],
             watch=running.extend,
         )
-    return runs, stopping.exit_code if stopping.asked else 0
+    results = [_Result(each.link.name, each.report, each.error) for each in runs]
+    return results, stopping.exit_code if stopping.asked else 0
 
 
-def _report(runs: Sequence[LinkRun], *, as_json: bool) -> None:
-    for each in runs:
-        report, error = each.report, each.error
+def _by_spark(links: Sequence[Link], master: str | None, *, follow: bool) -> tuple[list[_Result], int]:
+    """Return how the link ended. A signal ends it after the round of tasks that runs."""
+    from ottla.errors import OttlaError
+    from ottla.jobs.mirrors import mirror
+
+    (link,) = links
+    with (
+        spark_session("ottla mirror", master) as spark,
+        Stopping("stopping after the tasks that run; press Ctrl-C again to abort") as stopping,
+    ):
+        try:
+            report = mirror(link, follow=follow, engine="spark", spark=spark, is_stopped=lambda: stopping.asked > 0)
+            result = _Result(link.name, report, None)
+        except OttlaError as error:
+            result = _Result(link.name, None, error)
+    return [result], stopping.exit_code if stopping.asked else 0
+
+
+def _report(results: Sequence[_Result], *, as_json: bool) -> None:
+    for link, report, error in results:
         if as_json:
-            row = {"link": each.link.name} if report is None else report.to_json()
+            row = {"link": link} if report is None else report.to_json()
             click.echo(json_text({**row, "error": None if error is None else str(error)}))
         elif report is not None:
             click.echo(report_text(report))
         if error is not None:
-            click.echo(f"error: link {each.link.name}: {printable(reworded(str(error)))}", err=True)
+            click.echo(f"error: link {link}: {printable(reworded(str(error)))}", err=True)
