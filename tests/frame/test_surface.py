@@ -22,6 +22,8 @@ from ottla.fetch.options import Fetching, OnLost
 from ottla.jobs import event_time
 from ottla.lake.layout import Format
 from ottla.lake.writer import FileOptions
+from ottla.mirror.journal import TOPIC
+from ottla.mirror.rules import Action
 from ottla.spark import rollup_fields
 
 HEAVY = ("numba", "pyspark", "redis", "pyarrow", "numpy", "kio", "click", "ssl")
@@ -78,6 +80,9 @@ def test_options_offer_what_the_library_has() -> None:
     assert [*_option("work", "run", "--on-lost").type.choices] == [member.value for member in OnLost]
     assert set(_option("archive", "--on-lost").type.choices) < {member.value for member in OnLost}
     assert _option("work", "serve", "--group").default == JOBS
+    for rule in ("--on-foreign", "--on-lost", "--on-target-lost"):
+        assert [*_option("mirror", "run", rule).type.choices] == [member.value for member in Action]
+    assert _option("mirror", "run", "--journal").default == TOPIC
     assert rollup_fields.ACCEPTED in _help("rollup", "--by")
     assert rollup_fields.ACCEPTED_TIMES in _help("rollup", "--event-time")
 

@@ -49,6 +49,7 @@ def _running(*links: Link) -> Iterator[list[LinkRun]]:
         stopped.set()
         thread.join(30)
     assert not thread.is_alive()
+    assert not any(run.is_running for run in runs), "nothing is left behind"
 
 
 def test_a_link_that_is_away_and_one_that_is_slow_delay_no_other(kafka: LocalCluster) -> None:

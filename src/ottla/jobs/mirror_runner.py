@@ -97,8 +97,11 @@ class LinkRun:
         self._thread.start()
 
     def stop(self) -> None:
-        """Let it end soon, in an orderly way."""
+        """Let it end soon, in an orderly way. One that waits for its clusters ends at once: nothing is under way."""
         self._stopped.set()
+        mirroring = self._mirroring
+        if mirroring is not None and not mirroring.lanes():
+            mirroring.close()
 
     def join(self, seconds: float) -> bool:
         """Wait for its end. Returns whether it has ended."""
@@ -151,6 +154,8 @@ class LinkRun:
         self.state = "opening"
         with Mirroring(self.link, events=self._events) as mirroring:
             self._mirroring = mirroring
+            if self._stopped.is_set():
+                return  # `stop` may have come before there was anything to close
             publisher = self._publisher = _Publisher(mirroring, self._events, self._seconds, self._began)
             with publisher:
                 self.report = mirroring.run(
@@ -301,8 +306,7 @@ def run_links(
             run.stop()
     deadline = time.monotonic() + _JOIN_SECONDS
     for run in runs:
-        # A link that waits for its cluster has nothing under way: it need not end.
-        run.join(deadline - time.monotonic() if run.state == "running" else _NAP)
+        run.join(max(0.0, deadline - time.monotonic()))
     return runs
 
 
