@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import HealthCheck, settings
 from tests import quick_java
-from tests.brokers import BREAKING, mend, own_brokers, remove_shared, shared_brokers
+from tests.brokers import BREAKING, hasty_broker, mend, own_brokers, remove_shared, shared_brokers
 from tests.lean import GENERATING, lean_children
 
 from ottla.cluster import LocalCluster
@@ -42,8 +42,6 @@ _ONE_SESSION = (
 _TOGETHER = {
     **dict.fromkeys([*BREAKING, "tests/spooling/test_outage.py"], "brokers to break"),
     **{f"tests/spark/test_{name}.py": "a Spark session" for name in _ONE_SESSION},
-    "tests/consume/test_consumer_groups.py": "a broker for members in a hurry",
-    "tests/consume/test_membership_real.py": "a broker for members in a hurry",
 }
 
 
@@ -146,6 +144,13 @@ def _lean_programs(request: pytest.FixtureRequest, tmp_path_factory: pytest.Temp
 @pytest.fixture(scope="session")
 def _shared_brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     with shared_brokers(tmp_path_factory.getbasetemp()) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="session")
+def hasty(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    """One broker that gives members of groups and transactions up soon; all workers share it."""
+    with hasty_broker(tmp_path_factory.getbasetemp()) as cluster:
         yield cluster
 
 
