@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Iterator
 from itertools import zip_longest
@@ -73,6 +74,7 @@ _ONLY_IN_SOAKS = (
     "cli/test_consume_process.py::test_a_million_records_come_out_as_they_went_in",
     "cli/test_produce_process.py::test_a_million_lines_arrive_once_and_in_order_per_key",
     "engines/fleet/test_fleet_fire.py::test_nothing_is_lost_and_nothing_is_repeated_without_a_reason[ordered]",
+    "frame/test_bench_scale.py::",
     "faults/test_brokers.py::test_with_all_brokers_killed_records_wait_for_them_or_end_by_their_deadline",
 )
 
@@ -100,7 +102,9 @@ def _in_order(files: list[str], starts: tuple[str, ...]) -> list[str]:
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Where brokers will be started, they start quickly."""
+    """Where brokers will be started, they start quickly. Tests that collect garbage do not look through all others."""
+    gc.collect()
+    gc.freeze()
     # Sessions of Spark live for seconds, too; this reaches those of child programs.
     os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData")
     os.environ.setdefault("SPARK_LAUNCHER_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData")

@@ -21,7 +21,9 @@ GENERATING = frozenset({"consume", "fetch", "fuzz", "wire"})
 _AT_START = """
 import sys
 
-if "ottla.spark.daemon" not in sys.orig_argv:
+if "ottla.spark.daemon" in sys.orig_argv:
+    import numpy, pyarrow  # once, and not in each of the workers that it forks
+else:
     sys.path[:] = [path for path in sys.path if "/pyspark/python/lib/" not in path]
 """
 
