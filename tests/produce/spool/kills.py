@@ -243,7 +243,9 @@ def main(path: Path, every: int) -> dict[str, object]:
         return outcome is not None
 
     for first, mode in enumerate(MODES):
-        any(not look(step, mode) for step in range(1 + first % every, 10_000, every))
+        # Operations come in a rhythm, which the turns must not have.
+        steps = (step for step in range(1, 10_000) if (step + step // every - first) % every == 0)
+        any(not look(step, mode) for step in steps)
     for mode in HALF_A_WRITE:
         for step in [step for step, call in calls.items() if call in WRITES][::every]:
             look(step, mode)
