@@ -28,7 +28,7 @@ def shim(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize(
     ("every", "least"),
     [pytest.param(1, 100, marks=pytest.mark.long), (3, 25)],
-    ids=["with every fault", "with faults in turn"],
+    ids=["in every way", "in some ways"],
 )
 def test_every_file_operation_may_be_the_last_or_fail(shim: Path, quick: Path, every: int, least: int) -> None:
     result = subprocess.run(
