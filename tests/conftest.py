@@ -15,6 +15,7 @@ from tests.brokers import BREAKING, hasty_broker, mend, own_brokers, remove_shar
 from tests.lean import GENERATING, lean_children
 
 from ottla.cluster import LocalCluster
+from ottla.cluster.process import ProcessId
 
 if TYPE_CHECKING:
     from xdist.remote import Producer  # type: ignore[import-untyped]
@@ -39,10 +40,14 @@ _ONE_SESSION = (
     *("archive", "matrix", "reuse", "rollup", "session", "sink", "source", "source_streaming", "topic_histories"),
     "work_report",
 )
+_TO_BREAK = "brokers to break"
 # Files for one worker, because they share something that is dear to start.
 _TOGETHER = {
-    **dict.fromkeys([*BREAKING, "tests/spooling/test_outage.py"], "brokers to break"),
+    **dict.fromkeys([*BREAKING, "tests/spooling/test_outage.py"], _TO_BREAK),
     **{f"tests/spark/test_{name}.py": "a Spark session" for name in _ONE_SESSION},
+    "tests/fuzz/test_fuzz_wire.py": "kernels that check bounds",
+    "tests/wire/test_kernels.py": "kernels that check bounds",
+    "tests/produce/test_route.py": "kernels that check bounds",
 }
 
 
@@ -77,6 +82,10 @@ _ONLY_IN_SOAKS = (
     "frame/test_bench_scale.py::",
     "faults/test_brokers.py::test_with_all_brokers_killed_records_wait_for_them_or_end_by_their_deadline",
 )
+
+
+_BREAKS_NEXT = pytest.StashKey[bool]()
+"""Whether the next test may need the brokers to break."""
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -136,6 +145,12 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
         remove_shared(session.config._tmp_path_factory.getbasetemp())  # type: ignore[attr-defined]
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    """Brokers that nobody will break next need not go on: three that are idle take a tenth of a processor."""
+    item.config.stash[_BREAKS_NEXT] = nextitem is not None and _TOGETHER.get(f"tests/{_file(nextitem)}") == _TO_BREAK
+
+
 @pytest.fixture(scope="module", autouse=True)
 def _lean_programs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     if GENERATING.intersection(request.path.parts):
@@ -159,21 +174,36 @@ def hasty(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
 
 
 @pytest.fixture(scope="session")
-def brokers_to_break(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    """Three of this worker's own, for tests that kill, stop or freeze brokers and mend them."""
+def _own_brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     with own_brokers(tmp_path_factory.getbasetemp()) as cluster:
         yield cluster
 
 
+@pytest.fixture
+def brokers_to_break(_own_brokers: LocalCluster) -> LocalCluster:
+    """Three of this worker's own, for tests that kill, stop or freeze brokers and mend them."""
+    return _running(_own_brokers)
+
+
+def _running(cluster: LocalCluster) -> LocalCluster:
+    if not cluster.status().up:
+        cluster._up(owner=ProcessId.own())
+    return cluster
+
+
 @pytest.fixture(scope="module")
-def kafka(request: pytest.FixtureRequest) -> LocalCluster:
+def kafka(request: pytest.FixtureRequest) -> Iterator[LocalCluster]:
     """Three real brokers with plaintext and secure listeners, which all workers share.
 
     Topics, groups and transactional ids have names that no other file uses. Files that break brokers have others.
     """
-    breaks = request.node.nodeid in BREAKING
-    cluster: LocalCluster = request.getfixturevalue("brokers_to_break" if breaks else "_shared_brokers")
-    return cluster
+    if request.node.nodeid not in BREAKING:
+        yield request.getfixturevalue("_shared_brokers")
+        return
+    cluster = _running(request.getfixturevalue("_own_brokers"))
+    yield cluster
+    if not request.config.stash[_BREAKS_NEXT]:
+        cluster.down()
 
 
 @pytest.fixture(autouse=True)

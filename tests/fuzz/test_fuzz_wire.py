@@ -33,7 +33,7 @@ from .worker import SKIPPED
 
 SEED = 20260729
 # The three kernel layers see the same inputs from the first on; the walls are cheapest.
-INPUTS = {"walled": 15_000, "checked": 5_000, "python": 2_000, "surface": 4_000, "answers": 4_000}
+INPUTS = {"walled": 10_000, "checked": 3_000, "python": 1_000, "surface": 3_000, "answers": 3_000}
 GUIDED_RUNS = 5_000
 ENOUGH_RUNS = 15_000
 """In which the search finds the bug that is planted for it."""
