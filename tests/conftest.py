@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import gc
 import os
+import subprocess
+import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from itertools import zip_longest
 from typing import TYPE_CHECKING
 
@@ -16,6 +19,7 @@ from tests.lean import GENERATING, lean_children
 
 from ottla.cluster import LocalCluster
 from ottla.cluster.process import ProcessId
+from ottla.errors import OttlaError
 
 if TYPE_CHECKING:
     from xdist.remote import Producer  # type: ignore[import-untyped]
@@ -108,6 +112,20 @@ def _file(item: pytest.Item) -> str:
 
 def _in_order(files: list[str], starts: tuple[str, ...]) -> list[str]:
     return [file for start in starts for file in files if file.startswith(start)]
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """While workers collect tests, the process that started them makes what brokers start quickly with."""
+    has_workers = session.config.pluginmanager.hasplugin("dsession") and session.config.getvalue("dist") == "loadfile"
+    if has_workers and "not broker" not in session.config.getoption("markexpr"):
+        threading.Thread(target=_prepare_brokers, args=(session.config,)).start()
+
+
+def _prepare_brokers(config: pytest.Config) -> None:
+    assert config.cache is not None
+    # What goes wrong here goes wrong in the workers, too, and they tell it.
+    with suppress(OttlaError, OSError, subprocess.SubprocessError):
+        quick_java.hurry(config.cache.mkdir("kafka-classes"))
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
