@@ -37,7 +37,7 @@ _HASTY = {
     # Members of groups may be given up soon.
     "group.min.session.timeout.ms": "500",
     "group.consumer.min.session.timeout.ms": "500",
-    "group.consumer.session.timeout.ms": "2000",
+    "group.consumer.session.timeout.ms": "4000",
     "group.consumer.min.heartbeat.interval.ms": "50",
     "group.consumer.heartbeat.interval.ms": "100",
     "group.consumer.assignment.interval.ms": "0",

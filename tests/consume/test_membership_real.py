@@ -250,7 +250,7 @@ def test_a_classic_group_is_shared_with_confluent_members(
     stage: Stage, group: str, topic: str, stranger: Callable[..., Stranger], strategy: str, first: str
 ) -> None:
     whole = all_of(topic, PARTITIONS)
-    classic = {"session_timeout_ms": 2000, "heartbeat_interval_ms": 100, "partition_assignment_strategy": strategy}
+    classic = {"session_timeout_ms": 4000, "heartbeat_interval_ms": 100, "partition_assignment_strategy": strategy}
     if first == "ours":
         a = stage.join(group, topic, name="a", **EAGER)
         settled([a], whole)
@@ -273,7 +273,7 @@ def test_a_cooperative_group_is_shared_with_confluent_members(
     stage: Stage, group: str, topic: str, stranger: Callable[..., Stranger]
 ) -> None:
     whole = all_of(topic, PARTITIONS)
-    classic = {"session_timeout_ms": 2000, "heartbeat_interval_ms": 100}
+    classic = {"session_timeout_ms": 4000, "heartbeat_interval_ms": 100}
     s = stranger("s", partition_assignment_strategy="cooperative-sticky", **classic)
     eventually(lambda: s.held == whole)
     a = stage.join(group, topic, name="a", **COOPERATIVE)

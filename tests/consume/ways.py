@@ -6,7 +6,7 @@ from typing import Any
 
 from ottla.consume.options import Protocol
 
-EAGER: dict[str, Any] = {"protocol": Protocol.CLASSIC, "heartbeat_interval": 0.1, "session_timeout": 2.0}
+EAGER: dict[str, Any] = {"protocol": Protocol.CLASSIC, "heartbeat_interval": 0.1, "session_timeout": 4.0}
 COOPERATIVE: dict[str, Any] = EAGER | {"assignors": ("cooperative-sticky",)}
-MODERN: dict[str, Any] = {"protocol": Protocol.CONSUMER, "session_timeout": 2.0, "heartbeat_interval": 0.1}
+MODERN: dict[str, Any] = {"protocol": Protocol.CONSUMER, "session_timeout": 4.0, "heartbeat_interval": 0.1}
 WAYS = {"eager": EAGER, "cooperative": COOPERATIVE, "modern": MODERN}
