@@ -53,7 +53,7 @@ test: java $(STAMP) warm
 check: $(STAMP)
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
-	@$(BIN)/mypy
+	@$(BIN)/mypy --num-workers 2
 	@$(BIN)/lint-imports
 	@$(BIN)/python -m checks
 	@$(BIN)/codespell src tests docs bench checks *.md

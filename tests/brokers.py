@@ -1,4 +1,4 @@
-"""The real brokers of a run: one cluster for all workers, and one for the tests that break brokers.
+"""The real brokers of a run: one cluster for all workers, one hasty broker for all, and one for tests that break some.
 
 In comes the folder of the run; out goes a cluster that ends with the run, also when the run is killed.
 """
@@ -6,7 +6,7 @@ In comes the folder of the run; out goes a cluster that ends with the run, also 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NoReturn
@@ -34,6 +34,18 @@ _DAY = str(24 * 60 * 60 * 1000)
 # Some tests write records of years ago, which retention takes away half a minute after a broker has started, and every
 # five minutes: here it does not look for a day.
 _SETTINGS = {"log.retention.check.interval.ms": _DAY, "log.initial.task.delay.ms": _DAY}
+_HASTY = {
+    # Members of groups may be given up soon.
+    "group.min.session.timeout.ms": "500",
+    "group.consumer.min.session.timeout.ms": "500",
+    "group.consumer.session.timeout.ms": "4000",
+    "group.consumer.min.heartbeat.interval.ms": "50",
+    "group.consumer.heartbeat.interval.ms": "100",
+    "group.consumer.assignment.interval.ms": "0",
+    # Expired transactions are looked for all the time, not every ten seconds.
+    "transaction.abort.timed.out.transaction.cleanup.interval.ms": "200",
+    **_SETTINGS,
+}
 
 
 class SharedCluster(LocalCluster):
@@ -51,11 +63,24 @@ def shared_brokers(base: Path) -> Iterator[LocalCluster]:
 
     It belongs to the process that started the workers, and goes when that one ends.
     """
+    with _shared(base, lambda folder: _cluster(SharedCluster, folder)) as cluster:
+        yield cluster
+
+
+@contextmanager
+def hasty_broker(base: Path) -> Iterator[LocalCluster]:
+    """One broker with short timeouts, which all workers share, too."""
+    with _shared(base, lambda folder: SharedCluster("hasty", brokers=1, dir=folder, settings=_HASTY)) as cluster:
+        yield cluster
+
+
+@contextmanager
+def _shared(base: Path, make: Callable[[Path], LocalCluster]) -> Iterator[LocalCluster]:
     if "PYTEST_XDIST_WORKER" not in os.environ:
-        with _cluster(SharedCluster, base / "clusters") as cluster:
+        with make(base / "clusters") as cluster:
             yield cluster
         return
-    shared = _cluster(SharedCluster, base.parent / "clusters")
+    shared = make(base.parent / "clusters")
     shared._up(owner=ProcessId.of(os.getppid()))
     yield shared
 
@@ -81,8 +106,8 @@ def mend(kafka: LocalCluster) -> list[int]:
 
 def remove_shared(base: Path) -> None:
     """At the end of a run with workers."""
-    if (base / "clusters").exists():
-        LocalCluster(_NAME, dir=base / "clusters").down()
+    for status in LocalCluster.all(base / "clusters"):
+        LocalCluster(status.name, dir=base / "clusters").down()
 
 
 def _cluster(kind: type[LocalCluster], folder: Path) -> LocalCluster:

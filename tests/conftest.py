@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import gc
 import os
+import subprocess
+import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from itertools import zip_longest
 from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, settings
 from tests import quick_java
-from tests.brokers import BREAKING, mend, own_brokers, remove_shared, shared_brokers
+from tests.brokers import BREAKING, hasty_broker, mend, own_brokers, remove_shared, shared_brokers
 from tests.lean import GENERATING, lean_children
 
 from ottla.cluster import LocalCluster
+from ottla.cluster.process import ProcessId
+from ottla.errors import OttlaError
 
 if TYPE_CHECKING:
     from xdist.remote import Producer  # type: ignore[import-untyped]
@@ -49,12 +55,14 @@ _ONE_SESSION = (
     ),
     "work_report",
 )
+_TO_BREAK = "brokers to break"
 # Files for one worker, because they share something that is dear to start.
 _TOGETHER = {
-    **dict.fromkeys([*BREAKING, "tests/spooling/test_outage.py"], "brokers to break"),
+    **dict.fromkeys([*BREAKING, "tests/spooling/test_outage.py"], _TO_BREAK),
     **{f"tests/spark/test_{name}.py": "a Spark session" for name in _ONE_SESSION},
-    "tests/consume/test_consumer_groups.py": "a broker for members in a hurry",
-    "tests/consume/test_membership_real.py": "a broker for members in a hurry",
+    "tests/fuzz/test_fuzz_wire.py": "kernels that check bounds",
+    "tests/wire/test_kernels.py": "kernels that check bounds",
+    "tests/produce/test_route.py": "kernels that check bounds",
 }
 
 
@@ -86,8 +94,17 @@ _ONLY_IN_SOAKS = (
     "cli/test_consume_process.py::test_a_million_records_come_out_as_they_went_in",
     "cli/test_produce_process.py::test_a_million_lines_arrive_once_and_in_order_per_key",
     "engines/fleet/test_fleet_fire.py::test_nothing_is_lost_and_nothing_is_repeated_without_a_reason[ordered]",
+    "frame/test_bench_scale.py::",
+    "spark/test_topic_histories.py::test_a_stream_follows_a_real_topic[False]",
+    "spark/test_topic_histories.py::test_a_dataframe_has_what_is_there_after_every_change[0-False]",
+    "spark/test_sink.py::test_a_session_wide_checkpoint_location_is_enough",
+    "cluster/test_commands.py::test_an_up_that_is_interrupted_stops_what_it_started[15]",
     "faults/test_brokers.py::test_with_all_brokers_killed_records_wait_for_them_or_end_by_their_deadline",
 )
+
+
+_BREAKS_NEXT = pytest.StashKey[bool]()
+"""Whether the next test may need the brokers to break."""
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -112,8 +129,24 @@ def _in_order(files: list[str], starts: tuple[str, ...]) -> list[str]:
     return [file for start in starts for file in files if file.startswith(start)]
 
 
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """While workers collect tests, the process that started them makes what brokers start quickly with."""
+    has_workers = session.config.pluginmanager.hasplugin("dsession") and session.config.getvalue("dist") == "loadfile"
+    if has_workers and "not broker" not in session.config.getoption("markexpr"):
+        threading.Thread(target=_prepare_brokers, args=(session.config,)).start()
+
+
+def _prepare_brokers(config: pytest.Config) -> None:
+    assert config.cache is not None
+    # What goes wrong here goes wrong in the workers, too, and they tell it.
+    with suppress(OttlaError, OSError, subprocess.SubprocessError):
+        quick_java.hurry(config.cache.mkdir("kafka-classes"))
+
+
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Where brokers will be started, they start quickly."""
+    """Where brokers will be started, they start quickly. Tests that collect garbage do not look through all others."""
+    gc.collect()
+    gc.freeze()
     # Sessions of Spark live for seconds, too; this reaches those of child programs.
     os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData")
     os.environ.setdefault("SPARK_LAUNCHER_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData")
@@ -145,6 +178,12 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
         remove_shared(session.config._tmp_path_factory.getbasetemp())  # type: ignore[attr-defined]
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    """Brokers that nobody will break next need not go on: three that are idle take a tenth of a processor."""
+    item.config.stash[_BREAKS_NEXT] = nextitem is not None and _TOGETHER.get(f"tests/{_file(nextitem)}") == _TO_BREAK
+
+
 @pytest.fixture(scope="module", autouse=True)
 def _lean_programs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     if GENERATING.intersection(request.path.parts):
@@ -161,21 +200,43 @@ def _shared_brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalC
 
 
 @pytest.fixture(scope="session")
-def brokers_to_break(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    """Three of this worker's own, for tests that kill, stop or freeze brokers and mend them."""
+def hasty(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    """One broker that gives members of groups and transactions up soon; all workers share it."""
+    with hasty_broker(tmp_path_factory.getbasetemp()) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="session")
+def _own_brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     with own_brokers(tmp_path_factory.getbasetemp()) as cluster:
         yield cluster
 
 
+@pytest.fixture
+def brokers_to_break(_own_brokers: LocalCluster) -> LocalCluster:
+    """Three of this worker's own, for tests that kill, stop or freeze brokers and mend them."""
+    return _running(_own_brokers)
+
+
+def _running(cluster: LocalCluster) -> LocalCluster:
+    if not cluster.status().up:
+        cluster._up(owner=ProcessId.own())
+    return cluster
+
+
 @pytest.fixture(scope="module")
-def kafka(request: pytest.FixtureRequest) -> LocalCluster:
+def kafka(request: pytest.FixtureRequest) -> Iterator[LocalCluster]:
     """Three real brokers with plaintext and secure listeners, which all workers share.
 
     Topics, groups and transactional ids have names that no other file uses. Files that break brokers have others.
     """
-    breaks = request.node.nodeid in BREAKING
-    cluster: LocalCluster = request.getfixturevalue("brokers_to_break" if breaks else "_shared_brokers")
-    return cluster
+    if request.node.nodeid not in BREAKING:
+        yield request.getfixturevalue("_shared_brokers")
+        return
+    cluster = _running(request.getfixturevalue("_own_brokers"))
+    yield cluster
+    if not request.config.stash[_BREAKS_NEXT]:
+        cluster.down()
 
 
 @pytest.fixture(autouse=True)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 _POLL_SECONDS = 0.01
 
 
-def eventually(condition: Callable[[], object], what: str | Callable[[], str] = "", *, seconds: float = 30.0) -> None:
+def eventually(condition: Callable[[], object], what: str | Callable[[], str] = "", *, seconds: float = 60.0) -> None:
     """Returns when the condition holds; fails, and says `what` was waited for, when that takes too long."""
     until = time.monotonic() + seconds
     while not condition():

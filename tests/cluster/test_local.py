@@ -121,7 +121,7 @@ def test_kafkas_own_tools_run_from_the_same_jars(kafka: LocalCluster) -> None:
     assert "payload: hello" in dump
 
 
-def test_data_is_kept_on_request_and_a_broker_is_added(folder: Path, kafka: LocalCluster) -> None:
+def test_data_is_kept_on_request(folder: Path, kafka: LocalCluster) -> None:
     cluster = LocalCluster("kept", topics=["clicks:2", "users:1:1:compact"], redis=True, dir=folder)
     assert cluster.up() is True
     assert cluster.up() is False
@@ -129,9 +129,6 @@ def test_data_is_kept_on_request_and_a_broker_is_added(folder: Path, kafka: Loca
     assert cluster.redis_url is not None
     with closing(open_store(cluster.redis_url, "etl")) as store:
         store.found(Charter(max_attempts=7))
-    assert cluster.add() == 2
-    assert _brokers(cluster.bootstrap) == {1, 2}
-    assert [broker.roles for broker in cluster.status().brokers] == ["broker+controller", "broker"]
     before = cluster.bootstrap
 
     assert cluster.down(Data.KEEP) is True

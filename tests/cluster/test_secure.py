@@ -134,6 +134,7 @@ def test_a_command_without_an_address_says_what_to_give(secure: LocalCluster) ->
 
 def test_one_more_broker_joins(secure: LocalCluster) -> None:
     added = secure.add()
+    assert [broker.roles for broker in secure.status().brokers] == ["broker+controller", "broker"]
     with Admin(str(secure.secure_bootstrap), security=secure.security(), timeouts=SHORT) as admin:
         assert added in admin.cluster.metadata().brokers
         admin.create_topic("copied", replicas=2)

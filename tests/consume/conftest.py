@@ -11,7 +11,6 @@ from tests.waiting import eventually
 from ottla.cluster import LocalCluster
 
 from .consuming import our_threads
-from .ways import SETTINGS
 
 
 @pytest.fixture
@@ -22,10 +21,9 @@ def no_thread_is_left() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+def broker(hasty: LocalCluster) -> LocalCluster:
     """One broker with short minimum timeouts."""
-    with LocalCluster("groups", brokers=1, dir=tmp_path_factory.mktemp("clusters"), settings=SETTINGS) as cluster:
-        yield cluster
+    return hasty
 
 
 @pytest.fixture

@@ -62,7 +62,7 @@ def rows(batch: pa.RecordBatch) -> list[tuple[int, int]]:
     return list(zip(batch.column("partition").to_pylist(), batch.column("offset").to_pylist(), strict=True))
 
 
-def take(consumer: Consumer, *, seconds: float = 10.0) -> pa.RecordBatch:
+def take(consumer: Consumer, *, seconds: float = 60.0) -> pa.RecordBatch:
     """Return the next records, which must come."""
     until = time.monotonic() + seconds
     while (batch := consumer.poll(0.5)) is None:
@@ -70,7 +70,7 @@ def take(consumer: Consumer, *, seconds: float = 10.0) -> pa.RecordBatch:
     return batch
 
 
-def read(consumer: Consumer, count: int, *, seconds: float = 10.0) -> list[tuple[int, int]]:
+def read(consumer: Consumer, count: int, *, seconds: float = 60.0) -> list[tuple[int, int]]:
     """Return partition and offset of the next records, at least `count`."""
     until, records = time.monotonic() + seconds, list[tuple[int, int]]()
     while len(records) < count:
@@ -82,7 +82,7 @@ def read(consumer: Consumer, count: int, *, seconds: float = 10.0) -> list[tuple
 
 def joined(consumer: Consumer, count: int, *others: Consumer) -> None:
     """Poll until it has `count` partitions; poll the others too."""
-    until = time.monotonic() + 10
+    until = time.monotonic() + 60
     while len(consumer.assignment) != count:
         assert time.monotonic() < until, f"it has {sorted(consumer.assignment)}"
         for each in (consumer, *others):

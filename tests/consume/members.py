@@ -15,6 +15,8 @@ from ottla.model import TopicPartition
 from ottla.net import Cluster
 
 Partitions = frozenset[TopicPartition]
+BUSY = 2.5
+"""Seconds that something quick may take on a busy machine: less than any timeout that it could wait for."""
 
 
 class Ledger:

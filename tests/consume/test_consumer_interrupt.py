@@ -91,7 +91,7 @@ def test_an_interrupted_poll_passes_nothing_over_and_commits_nothing_unseen(kafk
     assert interruptions > 100
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.long) for seed in (2, 3))])
 def test_a_turn_of_the_loop_that_was_interrupted_passes_nothing_over(kafka: FakeKafka, seed: int) -> None:
     """Interrupt at some of the many places in a program that runs the loop; what was under way comes again."""
     chance = random.Random(seed)

@@ -23,7 +23,7 @@ from ottla.consume.membership import Protocol
 from ottla.errors import BrokerError, ErrorCode
 from ottla.net import Cluster, CoordinatorKind
 
-from .members import Stage, all_of, settled
+from .members import BUSY, Stage, all_of, settled
 from .strangers import Stranger
 from .ways import COOPERATIVE, EAGER, MODERN, WAYS
 
@@ -107,10 +107,10 @@ def test_more_members_than_partitions_leave_some_idle(
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_leaving_takes_less_than_a_second(stage: Stage, group: str, topic: str, way: str) -> None:
+def test_leaving_waits_for_nobody(stage: Stage, group: str, topic: str, way: str) -> None:
     a = stage.join(group, topic, name="a", **WAYS[way])
     settled([a], all_of(topic, PARTITIONS))
-    assert a.leave() < 1.0
+    assert a.leave() < BUSY
     assert not a.membership._thread.is_alive()
 
 
@@ -120,7 +120,7 @@ def test_leaving_is_quick_while_the_coordinator_lets_a_member_wait(stage: Stage,
     slow.polls = False  # it does not release anything, so the others wait
     b = stage.join(group, topic, name="b", **EAGER)
     eventually(lambda: b.membership._coordinator._request is not None and b.membership._coordinator._request[1].patient)
-    assert b.leave() < 1.0
+    assert b.leave() < BUSY
     slow.polls = True
     settled([slow], all_of(topic, PARTITIONS))
 
@@ -250,7 +250,7 @@ def test_a_classic_group_is_shared_with_confluent_members(
     stage: Stage, group: str, topic: str, stranger: Callable[..., Stranger], strategy: str, first: str
 ) -> None:
     whole = all_of(topic, PARTITIONS)
-    classic = {"session_timeout_ms": 2000, "heartbeat_interval_ms": 100, "partition_assignment_strategy": strategy}
+    classic = {"session_timeout_ms": 4000, "heartbeat_interval_ms": 100, "partition_assignment_strategy": strategy}
     if first == "ours":
         a = stage.join(group, topic, name="a", **EAGER)
         settled([a], whole)
@@ -273,7 +273,7 @@ def test_a_cooperative_group_is_shared_with_confluent_members(
     stage: Stage, group: str, topic: str, stranger: Callable[..., Stranger]
 ) -> None:
     whole = all_of(topic, PARTITIONS)
-    classic = {"session_timeout_ms": 2000, "heartbeat_interval_ms": 100}
+    classic = {"session_timeout_ms": 4000, "heartbeat_interval_ms": 100}
     s = stranger("s", partition_assignment_strategy="cooperative-sticky", **classic)
     eventually(lambda: s.held == whole)
     a = stage.join(group, topic, name="a", **COOPERATIVE)

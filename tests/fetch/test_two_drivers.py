@@ -131,7 +131,7 @@ class World:
         return self.reached == self.written
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", [*range(5), *(pytest.param(seed, marks=pytest.mark.long) for seed in range(5, 30))])
 def test_every_piece_comes_once_and_in_order_whatever_is_interrupted(kafka: FakeKafka, seed: int) -> None:
     with Cluster(kafka.bootstrap, retry=QUICK, timeouts=TIMES, chance=random.Random(1)) as cluster:
         world = World(kafka, cluster, seed)

@@ -58,7 +58,7 @@ def _fuzz(args: argparse.Namespace, seed: int, work: Path) -> list[layers.Findin
     while first and done < args.inputs and len(findings) < _ENOUGH_FINDINGS:
         tasks = _tasks(min(_BLOCK, args.inputs - done), seed, first, (CORPUS, CASES, new_inputs))
         with ThreadPoolExecutor(args.jobs) as pool:
-            reports = list(pool.map(lambda task: layers.run(task, work / "cache"), tasks))
+            reports = list(pool.map(layers.run, tasks))
         findings += [finding for report in reports for finding in report.findings]
         kernels = [report for report in reports if report.task.layer in layers.KERNELS]
         findings += layers.differences(kernels)

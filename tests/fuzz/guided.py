@@ -58,7 +58,7 @@ def search(out: Path, *, runs: int, seed: int, source: Path | None = None) -> Se
         finished = subprocess.run(
             [*command, str(work / "new"), str(seeds)],
             cwd=layers.ROOT,
-            env=layers.environment("python", work / "cache", source or layers.SOURCE),
+            env=layers.environment("python", source or layers.SOURCE),
             capture_output=True,
             text=True,
             errors="replace",

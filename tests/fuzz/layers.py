@@ -1,8 +1,8 @@
 """Starts the workers, detects what kills them, and compares the results of the layers for the same inputs.
 
 Comes in: which layer is to run which inputs. Goes out: reports and findings; a finding carries its input and can be
-kept as a case. The kernels are compiled into a cache whose name is a hash of their source, one for each way of
-compiling: numba looks only at the file of the outermost function, and never at its own bounds-check flag.
+kept as a case. Compiled kernels come from the cache of their package, and go there: its keys cover their sources and
+whether bounds are checked, so one that was compiled for another test or for users is not compiled again.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ SOURCE = Path(ottla.__file__).parents[1]
 KERNELS = ("walled", "checked", "python")
 """The layers that see the same inputs and must agree."""
 
+_CACHE = "NUMBA_CACHE_DIR"
 _MOST_DEATHS = 3
 _STALL_SECONDS = 90.0
 _POLL_SECONDS = 0.1
@@ -78,11 +79,9 @@ class Report:
     seconds: float
 
 
-def environment(layer: str, cache: Path, source: Path) -> dict[str, str]:
+def environment(layer: str, source: Path) -> dict[str, str]:
     """The environment in which kernels are what the layer needs."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("NUMBA_")}
-    kind = "checked" if layer == "checked" else "plain"
-    kept["NUMBA_CACHE_DIR"] = str(cache / f"{kind}-{_fingerprint(source)}")
+    kept = {name: value for name, value in os.environ.items() if name == _CACHE or not name.startswith("NUMBA_")}
     kept["PYTHONPATH"] = str(source)
     if layer == "checked":
         kept["NUMBA_BOUNDSCHECK"] = "1"
@@ -91,14 +90,7 @@ def environment(layer: str, cache: Path, source: Path) -> dict[str, str]:
     return kept
 
 
-def _fingerprint(source: Path) -> str:
-    digest = hashlib.sha256()
-    for file in sorted((source / "ottla" / "wire" / "kernels").glob("*.py")):
-        digest.update(file.read_bytes())
-    return digest.hexdigest()[:12]
-
-
-def run(task: Task, cache: Path) -> Report:
+def run(task: Task) -> Report:
     """Run a task to its end, going on behind an input that killed the worker."""
     began = time.monotonic()
     codes = np.full(task.count, SKIPPED, np.uint8)
@@ -106,19 +98,19 @@ def run(task: Task, cache: Path) -> Report:
     findings: list[Finding] = []
     rest = task
     for _ in range(_MOST_DEATHS):
-        died_at = _run_once(rest, cache, codes, checksums, findings)
+        died_at = _run_once(rest, codes, checksums, findings)
         if died_at is None or died_at + 1 >= task.first + task.count:
             break
         rest = replace(task, first=died_at + 1, count=task.first + task.count - died_at - 1)
     return Report(task, codes, checksums, findings, time.monotonic() - began)
 
 
-def _run_once(task: Task, cache: Path, codes: Any, checksums: Any, findings: list[Finding]) -> int | None:
+def _run_once(task: Task, codes: Any, checksums: Any, findings: list[Finding]) -> int | None:
     """Fill the end of `codes` and `checksums`; returns the input that killed the worker, if one did."""
     with tempfile.TemporaryDirectory(prefix="ottla-fuzz-") as name:
         out = Path(name)
         (out / "progress").write_bytes(task.first.to_bytes(8, "little"))
-        reason = _watch(task, cache, out)
+        reason = _watch(task, out)
         index = int.from_bytes((out / "progress").read_bytes(), "little")
         findings += _read_findings(task, out)
         if reason is not None:
@@ -130,15 +122,13 @@ def _run_once(task: Task, cache: Path, codes: Any, checksums: Any, findings: lis
         return None if reason is None else index
 
 
-def _watch(task: Task, cache: Path, out: Path) -> str | None:
+def _watch(task: Task, out: Path) -> str | None:
     """Wait for one worker; returns what it died of, None when it ended well."""
     numbers = ["--seed", str(task.seed), "--first", str(task.first), "--count", str(task.count)]
     places = [part for directory in task.directories for part in ("--inputs", str(directory))]
     command = [sys.executable, "-m", "tests.fuzz.worker", task.layer, *numbers, "--out", str(out), *places]
     with (out / "log").open("w+") as log:
-        worker = subprocess.Popen(
-            command, cwd=ROOT, env=environment(task.layer, cache, task.source), stdout=log, stderr=log
-        )
+        worker = subprocess.Popen(command, cwd=ROOT, env=environment(task.layer, task.source), stdout=log, stderr=log)
         try:
             stalled = _stalls(worker, out / "progress")
         finally:

@@ -61,14 +61,15 @@ def seen(bootstrap: str, topic: str, partition: int = 0, *, isolation: str = "re
         consumer.assign([confluent_kafka.TopicPartition(topic, partition, 0)])
         records: list[Seen] = []
         while True:
-            message = consumer.poll(_SECONDS)
-            assert message is not None, f"{topic}-{partition} does not end"
-            error = message.error()
-            if error is not None:
-                assert error.code() == confluent_kafka.KafkaError._PARTITION_EOF, error
-                return records
-            headers: Any = tuple(message.headers() or ())
-            records.append((message.key(), message.value(), headers, message.timestamp()[1]))
+            messages = consumer.consume(100, 0.2) or consumer.consume(1, _SECONDS)
+            assert messages, f"{topic}-{partition} does not end"
+            for message in messages:
+                error = message.error()
+                if error is not None:
+                    assert error.code() == confluent_kafka.KafkaError._PARTITION_EOF, error
+                    return records
+                headers: Any = tuple(message.headers() or ())
+                records.append((message.key(), message.value(), headers, message.timestamp()[1]))
 
 
 def assert_equal(bootstrap: str, topic: str, *, partitions: int = 1, target: str | None = None) -> int:

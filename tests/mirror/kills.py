@@ -185,13 +185,13 @@ class Scene:
         ):
             number = 0
             while not self._stopped.is_set():
-                for _ in range(200):
+                for _ in range(60):
                     plain.send(self.topic, b"%d" % number, partition=number % PARTITIONS)
                     number += 1
                 plain.flush(_SECONDS)
                 try:
                     with careful.transaction():
-                        for _ in range(30):
+                        for _ in range(12):
                             careful.send(self.topic, b"%d" % number, partition=number % PARTITIONS)
                             number += 1
                         if self.chance.random() < 0.5:
@@ -199,7 +199,7 @@ class Scene:
                 except _Abort:
                     pass
                 self.written = number
-                self._stopped.wait(0.05)
+                self._stopped.wait(0.1)
 
     def _watch(self) -> None:
         """Read the copy as it grows, uncommitted data included: numbers only rise, and nothing comes twice."""
@@ -245,7 +245,7 @@ class Scene:
         from ottla.jobs.mirrors import mirror
 
         link = Link(**json.loads(self._options))
-        mirror(replace(link, source=self.source.bootstrap, target=self.target.bootstrap))
+        mirror(replace(link, source=self.source.bootstrap, target=self.target.bootstrap), take_over=True)
 
 
 class _Abort(Exception):

@@ -27,7 +27,7 @@ def main() -> None:
             print("ready", flush=True)
 
     with Mirroring(link, events=[heard]) as mirroring:
-        mirroring.run(follow=True, is_stopped=stopped.is_set)
+        mirroring.run(follow=True, take_over=True, is_stopped=stopped.is_set)
         errors = [lane.error for lane in mirroring.lanes() if lane.phase is Phase.FAILED]
     if errors:
         print(errors[0], file=sys.stderr)

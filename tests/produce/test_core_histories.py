@@ -26,7 +26,7 @@ from ottla.produce.topics import Topics
 from .core_world import GHOST, MOST_RECORDS, World
 from .lane_world import BEFORE_APPEND, INVALID
 
-HISTORIES = int(os.environ.get("OTTLA_HISTORIES", "2000"))
+HISTORIES = int(os.environ.get("OTTLA_HISTORIES", "1000"))
 KINDS = {
     "plain": {},
     "single records": {},

@@ -17,7 +17,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 
 from .lane_world import AFTER_APPEND, BEFORE_APPEND, INVALID, OK, SEQUENCES, TOO_LARGE, World
 
-HISTORIES = int(os.environ.get("OTTLA_HISTORIES", "4000"))
+HISTORIES = int(os.environ.get("OTTLA_HISTORIES", "2000"))
 
 
 Action = Callable[[World, random.Random], None]

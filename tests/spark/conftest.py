@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.lean import lean_children
 from tests.spark.connector import connector_jars
 
 import ottla.spark
@@ -23,10 +24,14 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         "spark.ui.enabled": "false",
         "spark.driver.memory": "1g",
         "spark.sql.shuffle.partitions": "2",
+        # Queries of a few rows: compiling Java for each of them takes longer than they do.
+        "spark.sql.codegen.wholeStage": "false",
+        "spark.sql.codegen.factoryMode": "NO_CODEGEN",
         "spark.sql.warehouse.dir": str(folder / "warehouse"),
         "spark.local.dir": str(folder / "local"),
         "spark.driver.extraJavaOptions": f"-Dderby.system.home={folder}",
     }
-    session = ottla.spark.session("tests", master="local[2]", conf=conf)
+    with lean_children(tmp_path_factory.mktemp("lean")):  # for its workers: it begins before any module does
+        session = ottla.spark.session("tests", master="local[2]", conf=conf)
     yield session
     session.stop()

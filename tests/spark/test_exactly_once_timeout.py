@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -22,14 +21,9 @@ from ottla.spark.sink import TaskResult
 pytestmark = pytest.mark.broker
 ROWS = {0: ["a", "b"], 1: ["c"]}
 _SECONDS = 30.0
-
-
-@pytest.fixture(scope="module")
-def impatient(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    """A broker that looks for expired transactions all the time, not every ten seconds."""
-    settings = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "200"}
-    with LocalCluster("impatient", brokers=1, dir=tmp_path_factory.mktemp("impatient"), settings=settings) as cluster:
-        yield cluster
+_TIMEOUT = "kafka.transaction.timeout.ms"
+# Long enough to prepare and record a batch, also where others use the processors.
+_SHORT = {_TIMEOUT: "4000"}
 
 
 def _play(cluster: LocalCluster, folder: Path, topic: str, **options: str) -> Play:
@@ -50,39 +44,43 @@ def _await_timeout(cluster: LocalCluster, messages: list[WriterCommitMessage]) -
                 time.sleep(0.05)
 
 
-def test_a_batch_whose_tasks_took_too_long_is_refused_as_a_whole(impatient: LocalCluster, tmp_path: Path) -> None:
-    play = _play(impatient, tmp_path, "timeout-before", **{"kafka.transaction.timeout.ms": "1000"})
+def _run_again(play: Play) -> None:
+    """The batch, with all the time that it needs."""
+    play.options[_TIMEOUT] = "60000"
+    play.run(0, ROWS)
+
+
+def test_a_batch_whose_tasks_took_too_long_is_refused_as_a_whole(hasty: LocalCluster, tmp_path: Path) -> None:
+    play = _play(hasty, tmp_path, "timeout-before", **_SHORT)
     messages = play.tasks(0, ROWS)
-    _await_timeout(impatient, messages)
+    _await_timeout(hasty, messages)
     with pytest.raises(TransactionFailed, match=r"2 of 2 transactions were aborted.*Raise kafka\.transaction\.timeout"):
         play.commit(messages, 0)
-    with Log(impatient.bootstrap) as log:
+    with Log(hasty.bootstrap) as log:
         assert log.committed("timeout-before") == []
-        play.run(0, ROWS)
+        _run_again(play)
         assert log.committed("timeout-before") == [b"a", b"b", b"c"]
 
 
 def test_a_recorded_batch_whose_transactions_timed_out_before_the_restart_is_written_again(
-    impatient: LocalCluster, tmp_path: Path
+    hasty: LocalCluster, tmp_path: Path
 ) -> None:
-    play = _play(impatient, tmp_path, "timeout-all", **{"kafka.transaction.timeout.ms": "1000"})
+    play = _play(hasty, tmp_path, "timeout-all", **_SHORT)
     messages = play.tasks(0, ROWS)
     with dying(two_phase, "commit_all"):
         play.commit(messages, 0)
-    _await_timeout(impatient, messages)
-    play.run(0, ROWS)
-    with Log(impatient.bootstrap) as log:
+    _await_timeout(hasty, messages)
+    _run_again(play)
+    with Log(hasty.bootstrap) as log:
         assert log.committed("timeout-all") == [b"a", b"b", b"c"]
 
 
-def test_what_timed_out_of_a_batch_that_was_half_ended_is_written_again(
-    impatient: LocalCluster, tmp_path: Path
-) -> None:
-    play = _play(impatient, tmp_path, "timeout-half", **{"kafka.transaction.timeout.ms": "1000"})
+def test_what_timed_out_of_a_batch_that_was_half_ended_is_written_again(hasty: LocalCluster, tmp_path: Path) -> None:
+    play = _play(hasty, tmp_path, "timeout-half", **_SHORT)
     messages = play.tasks(0, ROWS)
     with dying(coordinator, "end", after=1):
         play.commit(messages, 0)
-    _await_timeout(impatient, messages)
-    play.run(0, ROWS)
-    with Log(impatient.bootstrap) as log:
+    _await_timeout(hasty, messages)
+    _run_again(play)
+    with Log(hasty.bootstrap) as log:
         assert log.committed("timeout-half") == [b"a", b"b", b"c"]

@@ -40,7 +40,7 @@ def puppet(nursery: Nursery) -> Iterator[NewPuppet]:
         yield lambda: stack.enter_context(nursery.puppet())
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def lonely(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     """One broker that forgets a producer id after two seconds. Tests kill and restart it."""
     settings = {"producer.id.expiration.ms": "2000", "producer.id.expiration.check.interval.ms": "500"}

@@ -9,7 +9,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from tests.consume.ways import COOPERATIVE, EAGER, MODERN, SETTINGS
+from tests.consume.ways import COOPERATIVE, EAGER, MODERN
 
 from ottla.cluster import LocalCluster
 from ottla.consume.options import GroupOptions
@@ -44,9 +44,8 @@ def quick_steward(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    with LocalCluster("histories", brokers=1, dir=tmp_path_factory.mktemp("clusters"), settings=SETTINGS) as cluster:
-        yield cluster
+def broker(hasty: LocalCluster) -> LocalCluster:
+    return hasty
 
 
 # On fake brokers, which can cut and compact their logs at once

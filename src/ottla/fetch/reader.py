@@ -164,7 +164,7 @@ class Reader:
         self._closed = True
         fetchers = list(self._fetchers)
         for fetcher in fetchers:
-            fetcher.stop()
+            self._stop(fetcher)
         for channel in {*(channel for channel, _ in self._channels), *(fetcher.channel for fetcher in fetchers)}:
             self.cluster.leave(channel)  # the cluster may be shared
         self._context.close()
@@ -480,11 +480,15 @@ class Reader:
             self._end(fetcher)
 
     def _end(self, fetcher: Fetcher) -> None:
-        fetcher.stop()
+        self._stop(fetcher)
         self._fetchers.discard(fetcher)
         # Each pool may hold half of a read's memory: many simultaneous reads must not leave all of that behind.
         is_kept = len(self._channels) < _MOST_BUFFERS
         self._channels.append((fetcher.channel, fetcher.buffers if is_kept else None))
+
+    def _stop(self, fetcher: Fetcher) -> None:
+        if not self.cluster.is_inherited:  # the thread that would stop is only in the parent
+            fetcher.stop()
 
     def _check_open(self) -> None:
         if self._closed:

@@ -250,9 +250,14 @@ class Cluster:
         self._closing.set()
         self._pool.close()
 
+    @property
+    def is_inherited(self) -> bool:
+        """Whether this is a forked child, in which threads and connections are the parent's."""
+        return os.getpid() != self._pid
+
     def check_usable(self) -> None:
         """Raises `UsedAfterFork` in a child process, and `ConnectionLost` if the client is closed."""
-        if os.getpid() != self._pid:
+        if self.is_inherited:
             raise UsedAfterFork(
                 f"this client was created in process {self._pid} before fork(); create a new one in the child process"
             )

@@ -271,7 +271,7 @@ def test_nothing_is_lost_and_nothing_is_repeated_without_a_reason(
     broken: LocalCluster, client: Cluster, durable_redis: RedisServer, tmp_path: Path, ordered: bool
 ) -> None:
     """Each kind of fault once."""
-    burn(broken, client, durable_redis, tmp_path, ordered=ordered, records=200_000, seconds=0)
+    burn(broken, client, durable_redis, tmp_path, ordered=ordered, records=100_000, seconds=0)
 
 
 @pytest.mark.long

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import threading
 import time
 from collections.abc import Callable
@@ -125,17 +124,31 @@ def test_a_broker_does_not_wait_for_more_than_a_range_has() -> None:
             assert time.monotonic() - began < 30
 
 
-def test_memory_that_is_used_again_is_bounded_for_all_brokers_together() -> None:
+def _noted_buffers(monkeypatch: pytest.MonkeyPatch) -> list[Buffers]:
+    """Those that are made from now on."""
+    made: list[Buffers] = []
+
+    def noted(self: Buffers, keep_bytes: int = 0) -> None:
+        made.append(self)
+        original(self, keep_bytes)
+
+    original = Buffers.__init__
+    monkeypatch.setattr(Buffers, "__init__", noted)
+    return made
+
+
+def test_memory_that_is_used_again_is_bounded_for_all_brokers_together(monkeypatch: pytest.MonkeyPatch) -> None:
     """A bug: each connection kept as much memory as all of them together may."""
     fetching = Fetching(memory_bytes=16 << 20, request_bytes=4 << 20)
     most = 0
+    made = _noted_buffers(monkeypatch)
     with FakeKafka(brokers=3, topics={"large": 3}) as kafka:
         with Producer(kafka.bootstrap, compression="none", buffering=Buffering(bytes=128 << 20)) as producer:
             for number in range(600):
                 producer.send("large", b"x" * 100_000, partition=number % 3)
         with new_reader(kafka.bootstrap, fetching=fetching) as reader:
             for batch in reader.read("large"):
-                most = max(most, sum(pool.kept_bytes for pool in gc.get_objects() if type(pool) is Buffers))
+                most = max(most, sum(pool.kept_bytes for pool in made))
                 assert batch.num_rows
     assert 4 << 20 <= most <= 8 << 20
 
@@ -261,14 +274,7 @@ def test_an_error_of_the_folding_function_is_its_own(reader: Reader) -> None:
 def test_the_next_read_of_a_reader_receives_into_the_memory_of_the_one_before(
     reader: Reader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made: list[Buffers] = []
-
-    def noted(self: Buffers, keep_bytes: int = 0) -> None:
-        made.append(self)
-        original(self, keep_bytes)
-
-    original = Buffers.__init__
     assert by_partition(reader.read("many")) == MANY
-    monkeypatch.setattr(Buffers, "__init__", noted)
+    made = _noted_buffers(monkeypatch)
     assert by_partition(reader.read("many")) == MANY
     assert not [pool for pool in made if pool._keep_bytes]

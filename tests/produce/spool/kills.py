@@ -1,6 +1,6 @@
 """Runs one life of a spool again and again, and kills it or fails its disk at each file operation in turn.
 
-`python -m tests.produce.spool.kills DIRECTORY` with the shim preloaded prints one JSON object with what went wrong.
+`python -m tests.produce.spool.kills DIRECTORY EVERY` with the shim preloaded prints one JSON object: what went wrong.
 Each run is a forked child that reports through a pipe what was promised to it; what it leaves behind must keep the
 promises.
 """
@@ -226,7 +226,8 @@ def attempt(path: Path, step: int, mode: str) -> tuple[str, str] | None:
     return problem, hit.removeprefix("hit ")
 
 
-def main(path: Path) -> dict[str, object]:
+def main(path: Path, every: int) -> dict[str, object]:
+    """Fail each operation with an error, and each, or one of `every` some, with the other faults."""
     wrong: list[str] = []
     points: Counter[str] = Counter()
     calls: dict[int, str] = {}
@@ -241,14 +242,15 @@ def main(path: Path) -> dict[str, object]:
                 calls[step] = outcome[1]
         return outcome is not None
 
-    for mode in MODES:
-        any(not look(step, mode) for step in range(1, 10_000))
+    any(not look(step, "error") for step in range(1, 10_000))
+    for first, mode in enumerate(("killed", "full")):
+        any(not look(step, mode) for step in range(1 + first % every, 10_000, every))
     for mode in HALF_A_WRITE:
-        for step in (step for step, call in calls.items() if call in WRITES):
+        for step in [step for step, call in calls.items() if call in WRITES][::every]:
             look(step, mode)
     return {"points": points, "calls": Counter(calls.values()), "wrong": wrong}
 
 
 if __name__ == "__main__":
     SHIM.shim_last.restype = ctypes.c_char_p
-    print(json.dumps(main(Path(sys.argv[1]) / "s")))
+    print(json.dumps(main(Path(sys.argv[1]) / "s", int(sys.argv[2]))))
