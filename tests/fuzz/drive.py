@@ -17,6 +17,7 @@ from ottla.wire.codecs import DecompressionFailed, Scratch
 from ottla.wire.kernels import decoding as dk
 from ottla.wire.kernels import encoding as ek
 from ottla.wire.kernels import scanning as sk
+from ottla.wire.kernels import tallying as tk
 
 from .areas import Areas, Plain, Strict
 from .inputs import ENCODE
@@ -63,7 +64,8 @@ def run(data: bytes, areas: Areas, number: int) -> Outcome:
         scanned = _scan(data, areas)
         areas.begin(number)
         outcome = _decode(data, areas)
-        return Outcome(outcome.code, outcome.checksum ^ scanned)
+        areas.begin(number)
+        return Outcome(outcome.code, outcome.checksum ^ scanned ^ _tally(data, areas, outcome.code))
 
 
 class _Records(NamedTuple):
@@ -172,6 +174,34 @@ def _decode(data: bytes, areas: Areas) -> Outcome:
     code = _walk(source, table, columns, records.question)
     _check_walk(code, columns, len(records.data), count)
     return Outcome(code, columns.checksum())
+
+
+def _tally(data: bytes, areas: Areas, expected: int) -> int:
+    """Count the same records by time: with the same answer as decoding them, and as many of them; a checksum."""
+    records = _records(data)
+    if records is None:
+        return 0
+    rng = Random(len(data))
+    bucket, most = rng.choice((0, 1, 1000, 600_000)), rng.choice((1, 2, 100))
+    source, table, state = areas.given(records.data), areas.table(records.segments), areas.int64s(tk.STATE_FIELDS)
+    rows, sums = areas.rows(most, tk.ROW_FIELDS), areas.sums_of(most)
+    counted, total = 0, 0
+    while True:
+        code = int(tk.tally_records(source, table, state, *records.question[1:], bucket, rows, sums))
+        used = int(state[tk.ROWS])
+        if not 0 <= used <= most or not 0 <= int(state[tk.POSITION]) <= len(records.data):
+            raise Broken(f"{used} of {most} rows are used, at byte {int(state[tk.POSITION])} of {len(records.data)}")
+        counted += sum(int(row[tk.RECORDS]) for row in rows[:used])
+        for row, words in zip(rows[:used], sums[:used], strict=True):
+            total = areas.checksum(words, areas.checksum(row, total))
+        if code != tk.FULL:
+            break
+        state[tk.ROWS] = 0
+    if code != expected:
+        raise Broken(f"counting answers {code}, decoding {expected}")
+    if counted > sum(segment[dk.COUNT] for segment in records.segments):
+        raise Broken(f"{counted} records were counted, more than there are")
+    return total
 
 
 def _scan(data: bytes, areas: Areas) -> int:

@@ -8,7 +8,7 @@ never complete: a loss may hide behind a duplicate.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
@@ -138,7 +138,10 @@ def _judge_bucket(bucket: int, seconds: int, tiers: Sequence[TierCount], rules: 
         if doubt is not None:
             judged.append(Judged(count.tier, Verdict.UNKNOWN, None, None, None, detail=doubt.reason))
             continue
-        judged.append(_judge(bucket, seconds, known, count, rules))
+        verdict = _judge(bucket, seconds, known, count, rules)
+        if known is None and judged and verdict.verdict is Verdict.COMPLETE:
+            verdict = replace(verdict, verdict=Verdict.UNKNOWN, detail="no tier before it is known")
+        judged.append(verdict)
         known = count
     return tuple(judged)
 

@@ -115,7 +115,7 @@ def tally_records(
     bucket_start = 0
     bucket_end = 0
     if bucket > 0 and row >= 0 and row < len(rows):
-        bucket_start = rows[row, BUCKET]
+        bucket_start = rows[row][BUCKET]
         bucket_end = bucket_start + bucket
     while state[SEGMENT] < len(segments):
         segment = segments[state[SEGMENT]]
@@ -221,21 +221,21 @@ def tally_records(
                     if bucket > 0:
                         bucket_start = time // bucket * bucket
                         bucket_end = bucket_start + bucket
-                    rows[row, BUCKET] = bucket_start
-                    rows[row, RECORDS] = 0
-                    rows[row, BYTES] = 0
-                    rows[row, FIRST_TIME] = time
-                    rows[row, LAST_TIME] = time
-                    rows[row, FIRST_OFFSET] = offset
-                    sums[row, 0] = np.uint64(0)
-                    sums[row, 1] = np.uint64(0)
-                rows[row, RECORDS] += 1
-                rows[row, BYTES] += content
-                if time < rows[row, FIRST_TIME]:
-                    rows[row, FIRST_TIME] = time
-                if time > rows[row, LAST_TIME]:
-                    rows[row, LAST_TIME] = time
-                rows[row, LAST_OFFSET] = offset
+                    rows[row][BUCKET] = bucket_start
+                    rows[row][RECORDS] = 0
+                    rows[row][BYTES] = 0
+                    rows[row][FIRST_TIME] = time
+                    rows[row][LAST_TIME] = time
+                    rows[row][FIRST_OFFSET] = offset
+                    sums[row][0] = np.uint64(0)
+                    sums[row][1] = np.uint64(0)
+                rows[row][RECORDS] += 1
+                rows[row][BYTES] += content
+                if time < rows[row][FIRST_TIME]:
+                    rows[row][FIRST_TIME] = time
+                if time > rows[row][LAST_TIME]:
+                    rows[row][LAST_TIME] = time
+                rows[row][LAST_OFFSET] = offset
                 low, high = finish(low, high)
                 add_to(sums[row], low, high)
             state[LAST] = delta
