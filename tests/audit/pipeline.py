@@ -108,10 +108,10 @@ def passed_on(logs: dict[int, Log], faults: int, chance: random.Random) -> tuple
     for partition, log in logs.items():
         for offset, record in enumerate(log):
             for copy, arriving in enumerate(fate.get((partition, offset), [record])):
-                target = arrived[arriving.partition]
+                destination = arrived[arriving.partition]
                 if copy:
-                    planted.expected.add(("duplicated", "right", arriving.partition, len(target)))
-                target.append(arriving)
+                    planted.expected.add(("duplicated", "right", arriving.partition, len(destination)))
+                destination.append(arriving)
     return arrived, planted
 
 

@@ -6,6 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ottla.audit.coverage import Coverage, cover, plan_cells, uncounted
+from ottla.tally import messages
+from ottla.tally.messages import Message
 from ottla.tally.values import RangeTally, Slice, as_hex
 
 CELL = 10
@@ -87,8 +89,6 @@ def test_a_gap_knows_which_buckets_its_records_may_be_in() -> None:
 
 
 def test_a_range_of_several_messages_counts_if_all_of_them_are_there() -> None:
-    from ottla.tally import messages
-
     whole = counted(0, 30)
     parts = [messages.from_message(message.value) for message in _in_parts(whole, 2)]
     assert len(parts) == 3
@@ -96,9 +96,7 @@ def test_a_range_of_several_messages_counts_if_all_of_them_are_there() -> None:
     assert cover(parts[:2]).ranges == ()  # type: ignore[arg-type]
 
 
-def _in_parts(tally: RangeTally, most: int) -> list[object]:
-    from ottla.tally import messages
-
+def _in_parts(tally: RangeTally, most: int) -> list[Message]:
     before, messages.MOST_BUCKETS = messages.MOST_BUCKETS, most
     try:
         return list(messages.to_messages(tally))
