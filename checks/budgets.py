@@ -45,6 +45,7 @@ EXCEPTIONS = {
     "class:produce.core:Core": "the same",
     "module:produce.intake": "its two halves share the argument why no record is lost between them",
     "class:produce.lane:Lane": "the state machine of one partition",
+    "constructor:produce.producer:Producer": "settings, most of them shared with the other clients",
     "module:produce.producer": "the public interface of a producer: most of it is docstrings",
     "module:produce.sender": "carries out the effects of the core, one method each; to be split by kind of effect",
     "class:produce.sender:Sender": "the same",

@@ -126,7 +126,8 @@ def compare_topic(topic: str, tiers: Sequence[TierCount], rules: Rules) -> list[
         found = ", ".join(f"{count.tier} {count.bucket_seconds:,} s" for count in tiers)
         raise InputError(f"topic {topic} was counted in buckets of different length: {found}")
     seconds = lengths.pop() if lengths else 1
-    buckets = sorted({bucket for count in tiers for bucket in count.by_bucket})
+    doubtful = {bucket for count in tiers for doubt in count.doubts if (bucket := doubt.single) is not None}
+    buckets = sorted({bucket for count in tiers for bucket in count.by_bucket} | doubtful)
     return [Row(topic, bucket, seconds, _judge_bucket(bucket, seconds, tiers, rules)) for bucket in buckets]
 
 

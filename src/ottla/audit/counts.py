@@ -26,6 +26,11 @@ class Doubt:
     last: int | None
     reason: str
 
+    @property
+    def single(self) -> int | None:
+        """The bucket, if it is only one."""
+        return self.first if self.first == self.last else None
+
     def covers(self, bucket: int) -> bool:
         """Whether a bucket is in doubt."""
         return (self.first is None or bucket >= self.first) and (self.last is None or bucket <= self.last)
@@ -156,6 +161,8 @@ class _Counted:
         for page in newest.values():
             self.slices += page.buckets
             who = f"{page.role or 'client'} {page.session[:8]} on {page.host or 'an unknown host'}"
+            for bucket in page.unsure:
+                self.doubts.append(Doubt(bucket, bucket, f"{who} does not know whether some records arrived"))
             if page.is_doubtful:
                 self.doubts.append(Doubt(None, page.ceiling, f"{who} lost count"))
             if page.as_of > now + CLOCK_SKEW:

@@ -10,6 +10,7 @@ import threading
 from collections.abc import Iterable, Iterator, Sequence
 from uuid import UUID
 
+from ottla.consume.counting import Counting
 from ottla.consume.positions import Portion, Positions
 from ottla.errors import OffsetsLost, OttlaError
 from ottla.events import Events
@@ -36,6 +37,8 @@ class Dispenser:
         self._chunks: Iterator[Decoded] = iter(())
         self._waiting = threading.Lock()
         """Held while waiting for a piece, to detect a call from a signal handler."""
+        self.counting: Counting | None = None
+        """Counts what is handed out, if the consumer has an audit."""
         self._is_consistent = True
         """False while records move from the fetcher to `positions`; it stays False if Ctrl-C interrupts that."""
 
@@ -208,6 +211,8 @@ class Dispenser:
             if decoded is not None:
                 start = self.positions.handed(partition) or 0
                 portion = Portion(piece.cursor, decoded.records, start=start, stop=decoded.next_offset)
+                if self.counting is not None:
+                    self.counting.hand_out(portion, piece.batches)
                 self.positions.hand_out(portion, epoch=_epoch_before(piece.batches, decoded.next_offset))
                 self._is_consistent = True
                 return portion

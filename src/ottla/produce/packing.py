@@ -59,9 +59,15 @@ class Sealing(NamedTuple):
     draft: Draft
     codec: Codec
     level: int | None
+    bucket_ms: int = 0
+    """The length of the time buckets in which records are counted; 0 if they are not."""
 
     def compressed(self) -> NewBatch:
         """The batch as it will be sent. Any thread may call it."""
+        if self.bucket_ms:
+            from ottla.tally.slices import slices_of  # few producers count
+
+            self.batch.slices = slices_of(self.draft.measured(self.bucket_ms), partition=self.batch.partition)
         return self.draft.seal(self.codec, self.level)
 
 
@@ -110,6 +116,8 @@ class Topic:
         self.limits = settings.limits
         """Shrinks when a broker rejects batches as too large."""
         self.unknown_since: float | None = None
+        self.bucket_ms = 0
+        """The length of the time buckets in which its records are counted; 0 if they are not."""
         self._slots: Slots | None = None
         self.allows_fast_path = (
             settings.batching.linger == 0
@@ -330,7 +338,7 @@ def seal(topic: Topic, lane: Lane, packing: Packing) -> None:
         _seal_hooked(topic, lane, batch, draft, packing)
         return
     settings = topic.settings
-    sealing = Sealing(batch, draft, settings.codec, settings.level)
+    sealing = Sealing(batch, draft, settings.codec, settings.level, topic.bucket_ms)
     lane.add(batch)
     if settings.codec is Codec.NONE:
         finish(sealing, sealing.compressed(), packing.account)

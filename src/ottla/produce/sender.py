@@ -55,6 +55,7 @@ from ottla.wire.columns import NO_KEYS
 from ottla.wire.partitioning import partition_of_key
 
 if TYPE_CHECKING:
+    from ottla.produce.counting import Counting
     from ottla.produce.spool import Store as SpoolStore
     from ottla.produce.spooling import Spooling
 
@@ -86,6 +87,7 @@ class SenderContext:
     spool: tuple[Spool, SpoolStore] | None = None
     gate: Gate | None = None
     transactional_id: str | None = None
+    counting: Counting | None = None
 
 
 class Sender:
@@ -94,6 +96,7 @@ class Sender:
     def __init__(self, context: SenderContext, loop: Loop[Send]) -> None:
         cluster = context.cluster
         self._context = context
+        self._counting = context.counting
         self._cluster = cluster
         self._loop = loop
         refresh = MetadataRefresh(
@@ -259,7 +262,7 @@ class Sender:
         if self.spooling is not None:
             self.spooling.settle()
         until = min(next_due, core.next_at(), self._loop.links.next_at(now))
-        if self._unstarted:
+        if self._unstarted or self._held:
             until = min(until, now + _UNSTARTED_SECONDS)
         elif self.fast_path is not None:
             self.fast_path.offer = Offer()
@@ -373,6 +376,7 @@ class Sender:
         if topic is None:
             topics = self._context.topics
             topic = Topic(name, topics.settings(name), router=topics.router(name))
+            topic.bucket_ms = 0 if self._counting is None else self._counting.bucket_ms
             if topic.allows_fast_path:
                 # Compile the kernel here, not in a caller: Ctrl-C while it compiles breaks it for the whole process.
                 partition_of_key(b"", 1)
@@ -437,6 +441,8 @@ class Sender:
             case Join():
                 self._join(effect)
             case Replace(lane, whole, parts):
+                if self._counting is not None:
+                    self._counting.replaced(whole)
                 if self.spooling is not None:
                     self.spooling.replace_by_parts(whole, parts, lane)
                 whole.records = None
@@ -458,6 +464,8 @@ class Sender:
             sizes = batch.count, batch.size_bytes
             partition = batch.topic, batch.partition
             events.emit(FlushAcknowledged(*partition, *sizes, outcome.base_offset, seconds, batch.attempts))
+        if self._counting is not None:
+            self._counting.settled(batch, outcome)
         batch.decide(outcome)
         self._spool_done(batch, is_delivered=outcome.error is None)
 
@@ -470,18 +478,25 @@ class Sender:
             timeout_ms=int(self._cluster.timeouts.request * 800),
             transactional_id=self._context.transactional_id,
         )
+        if self._counting is not None:
+            self._counting.sending(send)
         self._held.append((send, body))
         self._send_held()
 
     def _send_held(self) -> None:
-        """Send the requests whose connection no caller is about to use."""
+        """Send the requests whose connection no caller is about to use, and whose records may go."""
         busy_brokers = {record.link.broker.id for record, _ in self._unstarted if not record.is_started}
         held, self._held = self._held, []
         for send, body in held:
-            if send.broker in busy_brokers:
+            if send.broker in busy_brokers or not self._may_go(send):
+                busy_brokers.add(send.broker)  # requests to a broker keep their order
                 self._held.append((send, body))
             else:
                 self._request(send, body)
+
+    def _may_go(self, send: Send) -> bool:
+        """Whether tallies announce the records of a request, if they are counted."""
+        return self._counting is None or self._counting.may_go(send)
 
     def _request(self, send: Send, body: Sequence[Buffer]) -> None:
         """Start a request on the broker's connection. `_handle_answer` gets its answer, or its loss."""

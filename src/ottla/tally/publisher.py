@@ -23,7 +23,8 @@ from ottla.tally.settings import Audit
 from ottla.tally.values import Slice
 
 _log = logging.getLogger(__name__)
-_CLOSE_SECONDS = 10.0
+_CLOSE_SECONDS = 1.0
+"""How long the last publication may take at least."""
 _SETTLE_SECONDS = 0.002
 """How long a publication that clients wait for collects what else is to be announced."""
 
@@ -97,8 +98,9 @@ class Publisher:
         """Count records that have arrived."""
         self.session.count(topic, partition, list(slices))
 
-    def close(self, timeout: float = _CLOSE_SECONDS) -> None:
+    def close(self) -> None:
         """Publish the last pages and end the thread. What cannot be published in time is logged, not raised."""
+        timeout = max(self.audit.wait_seconds, _CLOSE_SECONDS)
         if os.getpid() != self._pid:
             return
         with self._lock:

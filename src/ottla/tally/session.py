@@ -10,6 +10,7 @@ Threads share a session; each call takes its lock for some microseconds.
 
 from __future__ import annotations
 
+import math
 import threading
 from collections import Counter
 from collections.abc import Iterable
@@ -37,6 +38,10 @@ class _TopicCount:
     is_published: bool = False
     """Whether a page with this floor and ceiling is in the audit topic."""
     is_doubtful: bool = False
+    unsure: set[int] = field(default_factory=set)
+    """Buckets with records that may or may not have arrived."""
+    published_at: float = -math.inf
+    has_changed: bool = True
     full: dict[int, SessionPage] = field(default_factory=dict)
     """Full pages that are not in the audit topic yet."""
 
@@ -73,6 +78,7 @@ class Session:
         """Count records that have arrived. They must be expected."""
         with self._lock:
             counted = self._topics[topic]
+            counted.has_changed = True
             for piece in slices:
                 place = partition, piece.start
                 before = counted.entries.get(place)
@@ -87,11 +93,15 @@ class Session:
         with self._lock:
             _release(self._topics[topic], slices)
 
-    def doubt(self, topic: str) -> None:
-        """Note that records of a topic passed uncounted."""
+    def doubt(self, topic: str, slices: Iterable[Slice] | None = None) -> None:
+        """Note that records may or may not have arrived; None: that some passed uncounted, of whatever bucket."""
         with self._lock:
             counted = self._topics.setdefault(topic, _TopicCount())
-            counted.is_doubtful = True
+            counted.has_changed = True
+            if slices is None or len(counted.unsure) > MOST_ENTRIES:
+                counted.is_doubtful = True
+            else:
+                counted.unsure.update(piece.start for piece in slices)
 
     # What is published
 
@@ -122,6 +132,9 @@ class Session:
         second: list[SessionPage] = []
         with self._lock:
             for topic, counted in self._topics.items():
+                if not is_last and not self._is_due(counted, now):
+                    continue
+                counted.has_changed = False
                 floor, ceiling = min([oldest, *counted.pending]), max([newest, *counted.pending])
                 # Announced is what both the last page and this one cover, until this one is published.
                 if counted.is_published and counted.floor is not None:
@@ -141,8 +154,15 @@ class Session:
         with self._lock:
             counted = self._topics[page.topic]
             counted.full.pop(page.page, None)
+            counted.published_at = page.as_of
             if page.page == counted.page:
                 counted.floor, counted.ceiling, counted.is_published = page.floor, page.ceiling, True
+
+    def _is_due(self, counted: _TopicCount, now: float) -> bool:
+        """Whether there is something new to publish, or a sign of life is needed."""
+        is_fresh = counted.published_at <= now < counted.published_at + self.audit.lease_seconds / 3
+        waits = bool(counted.pending) and not _covers_buckets(counted, counted.pending)
+        return counted.has_changed or bool(counted.full) or waits or not is_fresh
 
     def _page(
         self, topic: str, counted: _TopicCount, floor: int, ceiling: int, now: float, *, state: str
@@ -161,6 +181,7 @@ class Session:
             ceiling=ceiling,
             as_of=now,
             lease=self.audit.lease_seconds,
+            unsure=tuple(sorted(counted.unsure)),
             is_doubtful=counted.is_doubtful,
             host=self.audit.host,
             service=self.audit.service,

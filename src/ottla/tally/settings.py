@@ -51,4 +51,4 @@ class Audit:
     @property
     def lease_seconds(self) -> float:
         """How long a client without a publication counts as alive."""
-        return max(6.0 * self.publish_every, 30.0)
+        return max(6.0 * self.publish_every, 5.0)

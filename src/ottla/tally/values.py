@@ -127,6 +127,8 @@ class SessionPage(msgspec.Struct, frozen=True, kw_only=True, tag="session", tag_
     as_of: float
     lease: float
     """How long after `as_of` the client counts as alive without another publication."""
+    unsure: tuple[int, ...] = ()
+    """Buckets with records that may or may not have arrived."""
     is_doubtful: bool = False
     """Whether the client itself lost count."""
     host: str = ""

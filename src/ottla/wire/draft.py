@@ -18,6 +18,7 @@ from ottla.wire.batch import HEADER_BYTES, Codec
 from ottla.wire.columns import Columns
 from ottla.wire.encode import ALL_ROWS, LARGEST_BATCH, BatchLimits, NewBatch, finish
 from ottla.wire.kernels import encoding as k
+from ottla.wire.measure import Measured, measure_records
 
 _MIN_CAPACITY = 512
 _NO_SUMS = np.zeros(2, np.uint64)
@@ -93,6 +94,14 @@ class Draft:
                 raise InputError(f"row {start} takes {needed} bytes as a record; no batch can hold that")
             left = _likely_bytes(columns, stop - start)
             self._grow(max(self.size_bytes + needed, min(most, self.size_bytes + max(left, self.size_bytes))))
+
+    def measured(self, bucket_ms: int) -> Measured:
+        """Return its records by time bucket. For a draft that is about to be sealed."""
+        count, used = self.count, self.size_bytes
+        times = int(self._result[k.BASE_TIME]), int(self._result[k.MAX_TIME])
+        return measure_records(
+            self._memory[:used], count=count, base_time=times[0], max_time=times[1], bucket_ms=bucket_ms
+        )
 
     def seal(self, codec: Codec = Codec.NONE, level: int | None = None) -> NewBatch:
         """Return the batch, compressed. The draft must not be used afterwards."""
