@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from ottla._lazy import lazy
 
 if TYPE_CHECKING:
+    from ottla.jobs.archive_tallies import tally_archive
     from ottla.jobs.archives import archive
     from ottla.jobs.brokers import Brokers
     from ottla.jobs.comparisons import Comparison, compare
@@ -32,6 +33,7 @@ _HOMES = {
     "find_differences": "ottla.jobs.finding",
     "replay": "ottla.jobs.replays",
     "tally": "ottla.jobs.tallies",
+    "tally_archive": "ottla.jobs.archive_tallies",
 }
 
 __all__ = [
@@ -46,6 +48,7 @@ __all__ = [
     "find_differences",
     "replay",
     "tally",
+    "tally_archive",
 ]
 
 if not TYPE_CHECKING:  # otherwise a type checker would accept every misspelt name

@@ -7,6 +7,7 @@ import click
 from ottla.cli.lazy import Entry, LazyGroup
 
 _COMMANDS = {
+    "archive": Entry("ottla.cli.audit.archive", "Count an archive by time from its receipts."),
     "compare": Entry("ottla.cli.audit.compare", "Compare tiers by topic and time."),
     "find": Entry("ottla.cli.audit.find", "Name the records in which two topics differ."),
     "tally": Entry("ottla.cli.audit.tally", "Count topics by time and publish the tallies."),
@@ -25,6 +26,7 @@ def audit() -> None:
     Examples:
       ottla audit tally clicks --tier edge --bootstrap edge:9092 --audit-bootstrap hq:9092
       ottla audit tally clicks --tier aggregate --bootstrap hq:9092
+      ottla audit archive /data/clicks --tier archive --bootstrap hq:9092
       ottla audit compare clicks --tier edge --tier aggregate --bootstrap hq:9092
       ottla audit find clicks --left edge:9092 --right hq:9092 --from -2h
     """

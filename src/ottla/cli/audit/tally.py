@@ -17,6 +17,7 @@ from ottla.cli.audit.options import (
     start_option,
     tier_option,
 )
+from ottla.cli.audit.report import print_report
 from ottla.cli.errors import UsageError
 from ottla.cli.options.bootstrap import bootstrap_option
 from ottla.cli.options.common import (
@@ -30,7 +31,6 @@ from ottla.cli.options.common import (
 )
 from ottla.cli.options.security import security_options
 from ottla.cli.terminal.progress import LiveLine
-from ottla.cli.values.quantities import show_size
 
 if TYPE_CHECKING:
     from ottla.config import Security
@@ -92,7 +92,6 @@ def tally(
       ottla audit tally clicks --tier edge --event-time json:created --bucket 1h
       ottla audit tally edge.clicks --as clicks --tier aggregate --headers-only
     """
-    from ottla.cli.output.json_text import json_text
     from ottla.jobs.tallies import tally as run
     from ottla.tally.values import check_bucket
 
@@ -122,19 +121,4 @@ def tally(
                 workers=workers if session is None else None,
                 counted=lambda found: counted.update({found.topic: found.records}),
             )
-    if as_json:
-        row = {
-            "tier": tier,
-            "topics": list(topics),
-            "records": report.records,
-            "bytes": report.size_bytes,
-            "buckets": report.buckets,
-            "ranges": len(report.tallies),
-            "unchanged": report.refreshed,
-        }
-        click.echo(json_text(row))
-        return
-    click.echo(
-        f"{report.records:,} records ({show_size(report.size_bytes)}) counted in {report.buckets:,} buckets"
-        f" for tier {tier}; {report.refreshed:,} partitions unchanged"
-    )
+    print_report(report, topics, as_json=as_json)
