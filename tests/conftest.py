@@ -35,7 +35,18 @@ _WAITING = (
     *("topic_histories/", "testing/", "frame/", "net/test_real", "admin/", "produce/"),
 )
 _ONE_SESSION = (
-    *("archive", "matrix", "reuse", "rollup", "session", "sink", "source", "source_streaming", "topic_histories"),
+    *(
+        "archive",
+        "audit",
+        "matrix",
+        "reuse",
+        "rollup",
+        "session",
+        "sink",
+        "source",
+        "source_streaming",
+        "topic_histories",
+    ),
     "work_report",
 )
 # Files for one worker, because they share something that is dear to start.
