@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -11,13 +12,17 @@ from hypothesis import strategies as st
 
 from ottla.errors import CorruptBatch
 from ottla.model import Fingerprint
+from ottla.tally.slices import slices_of
 from ottla.wire.batch import Batch, Codec, split
+from ottla.wire.columns import from_list
 from ottla.wire.decode import Decoder
+from ottla.wire.draft import Draft
+from ottla.wire.encode import ALL_ROWS, BatchLimits, fingerprint_of
 from ottla.wire.kernels import tallying as k
 from ottla.wire.measure import Measured, Measurer, has_append_time, measure_headers
 from ottla.wire.scan import scan
 
-from .rows import NOW, Row, encoded, quick, raw_batch, record_bytes, row_lists, thorough
+from .rows import NOW, Row, columns_of, encoded, quick, raw_batch, record_bytes, row_lists, thorough
 
 CODECS = list(Codec)
 
@@ -133,3 +138,31 @@ def test_whose_times_a_batch_has_is_known() -> None:
     assert has_append_time([made]) == (False, True)
     assert has_append_time([appended]) == (True, False)
     assert has_append_time([made, appended]) == (True, True)
+
+
+@thorough
+@given(row_lists, st.sampled_from([1, 1000, 600_000]), st.data())
+def test_rows_are_counted_as_they_are_encoded(rows: list[Row], bucket: int, data: st.DataObject) -> None:
+    """In several steps and any order: the counts are those of the records that were written."""
+    columns = columns_of(rows)
+    draft = Draft(BatchLimits(), bucket_ms=bucket)
+    picked = np.array(data.draw(st.permutations(range(len(rows)))), np.int64)
+    picked.flags.writeable = False
+    order = picked if data.draw(st.booleans()) else ALL_ROWS
+    edges = sorted({0, len(rows), *data.draw(st.lists(st.integers(0, len(rows)), max_size=3))})
+    for start, stop in pairwise(edges):
+        draft.append(columns, rows=order, start=start, stop=stop, now_ms=NOW)
+    counted = slices_of(draft.measured(bucket))
+    plain = Draft(BatchLimits())
+    plain.append(columns, rows=order, start=0, stop=len(rows), now_ms=NOW)
+    assert counted == slices_of(plain.measured(bucket))
+    assert sum(piece.count for piece in counted) == len(rows)
+
+
+def test_rows_without_times_count_now_and_null_columns_as_such() -> None:
+    columns = from_list([b"a" * 40, None, b"", b"b" * 33, b"c"])
+    draft = Draft(BatchLimits(), bucket_ms=1000)
+    draft.append(columns, start=0, stop=5, now_ms=NOW)
+    (piece,) = slices_of(draft.measured(1000))
+    assert (piece.count, piece.bytes, piece.start) == (5, 74, NOW // 1000)
+    assert piece.total == fingerprint_of(columns).total

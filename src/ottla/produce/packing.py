@@ -315,7 +315,8 @@ def _open(topic: Topic, lane: Lane, handover: Handover) -> Outgoing:
     batch = Outgoing(topic.name, lane.tp.partition, opened=handover.opened, created=handover.created)
     batch.due = handover.opened + settings.batching.linger
     batch.deadline = handover.opened + settings.delivery_timeout
-    batch.draft = Draft(topic.limits) if settings.batch_hook is None else HookedDraft(topic.limits)
+    is_hooked = settings.batch_hook is not None
+    batch.draft = HookedDraft(topic.limits) if is_hooked else Draft(topic.limits, bucket_ms=topic.bucket_ms)
     lane.open = batch
     return batch
 

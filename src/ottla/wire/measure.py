@@ -15,8 +15,9 @@ import numpy.typing as npt
 
 from ottla.wire.batch import IS_CONTROL, IS_LOG_APPEND, Batch, BatchHeader, TimestampType
 from ottla.wire.column_buffers import Fault
+from ottla.wire.columns import Columns
 from ottla.wire.decode import Decoder, holds_records, record_fault
-from ottla.wire.kernels import decoding, scanning
+from ottla.wire.kernels import decoding, scanning, summing
 from ottla.wire.kernels import tallying as k
 from ottla.wire.scan import Batches
 
@@ -106,6 +107,48 @@ def measure_records(
     if isinstance(measured, Fault):
         raise AssertionError(f"an encoder wrote records that cannot be read: {decoding.REASONS[measured.code]}")
     return measured
+
+
+class RowTally:
+    """Measures rows of columns as they are encoded, which is cheaper than reading the records again.
+
+    It gives up if the rows are in too many buckets, which `records` shows.
+    """
+
+    __slots__ = ("_bucket_ms", "_rows", "_state", "_sums", "records")
+
+    def __init__(self, bucket_ms: int) -> None:
+        self._bucket_ms = bucket_ms
+        self._rows = np.empty((_FEW_ROWS, k.ROW_FIELDS), np.int64)
+        self._sums = np.empty((_FEW_ROWS, 2), np.uint64)
+        self._state = np.zeros(summing.STATE_FIELDS, np.int64)
+        self.records = 0
+        """How many were counted; -1 if not all of them could be."""
+
+    def add(self, columns: Columns, *, rows: npt.NDArray[np.int64], start: int, stop: int, now_ms: int) -> None:
+        """Add the rows `[start, stop)`, or those that `rows[start:stop]` picks."""
+        if self.records < 0 or start >= stop:
+            return
+        code = summing.tally_rows(
+            rows,
+            start,
+            stop,
+            columns.key,
+            columns.value,
+            columns.headers,
+            columns.times,
+            now_ms,
+            self._bucket_ms,
+            self._state,
+            self._rows,
+            self._sums,
+        )
+        self.records = self.records + stop - start if code == summing.DONE else -1
+
+    def measured(self) -> Measured:
+        """The rows so far."""
+        used = int(self._state[summing.WRITTEN])
+        return Measured(self._rows[:used], self._sums[:used])
 
 
 def measure_headers(batches: Iterable[Batch], *, bucket_ms: int, start: int, stop: int) -> tuple[Measured, list[Batch]]:

@@ -32,7 +32,7 @@ def warm() -> None:
         timestamp=pa.array([1, 2], pa.int64()),
     )
     from_list([b"value", None])
-    Draft(BatchLimits()).append(columns, start=0, stop=columns.count, now_ms=0)
+    Draft(BatchLimits(), bucket_ms=1).append(columns, start=0, stop=columns.count, now_ms=0)
     numbers = np.zeros(1, np.int64)
     # Kernels are compiled for read-only input.
     numbers.flags.writeable = False
