@@ -52,7 +52,6 @@ EXCEPTIONS = {
     "class:produce.spool.store:Store": "one method for each operation on the files of a spool",
     "class:produce.topics:Topics": "the second half of the core",
     "function:wire.kernels.decoding:decode_records": "a kernel: calls inside of it cost as much as the work",
-    "function:wire.kernels.summing:tally_rows": "the same",
     "function:wire.kernels.tallying:tally_records": "the same",
 }
 """What may exceed its budget, and why."""

@@ -62,4 +62,4 @@ def test_the_command_counts_an_archive(kafka: LocalCluster, tmp_path: Path) -> N
     result = run(*arguments, "--bootstrap", kafka.bootstrap)
     assert result.exit_code == 0, result.output
     assert "100 records" in result.output
-    assert "in 1 buckets for tier archive" in result.output
+    assert "in 1 bucket for tier archive" in result.output

@@ -51,7 +51,7 @@ def test_a_loss_behind_a_duplicate_is_an_alert(tiers: str) -> None:
     code, output = _compare(tiers, "clicks", "--tier", "edge", "--tier", "hq")
     assert code == 3
     assert re.search(r"clicks +2026-01-01T00:10:00Z +100 +100 +altered from edge to hq", output)
-    assert "3 buckets of 1 topics: 2 complete, 1 altered" in output
+    assert "3 buckets of 1 topic: 2 complete, 1 altered" in output
     assert "error: not all of it arrived: 1 altered of 3 buckets" in output
     assert "00:20:00Z" in _compare(tiers, "--all")[1]
 

@@ -20,6 +20,7 @@ from ottla.cli.audit.options import (
     tier_option,
     window_options,
 )
+from ottla.cli.audit.report import counted
 from ottla.cli.errors import Alert, Incomplete, UsageError
 from ottla.cli.options.bootstrap import bootstrap_option
 from ottla.cli.options.common import check_topic, isolation_option, json_option, master_option, timeout_option
@@ -186,7 +187,8 @@ def _print(comparison: Comparison, *, as_json: bool, show_all: bool) -> None:
         click.echo(table(headings, [_cells(row) for row in shown], width=terminal_width()))
     counts = comparison.verdicts
     text = ", ".join(f"{counts[verdict]:,} {verdict}" for verdict in Verdict if counts[verdict])
-    click.echo(f"{len(comparison.rows):,} buckets of {len({row.topic for row in comparison.rows}):,} topics: {text}")
+    topics = len({row.topic for row in comparison.rows})
+    click.echo(f"{counted(len(comparison.rows), 'bucket')} of {counted(topics, 'topic')}: {text or 'none'}")
 
 
 def _cells(row: Row) -> Sequence[str]:
@@ -215,7 +217,8 @@ def _raise_alert(comparison: Comparison) -> None:
     if faults:
         text = ", ".join(f"{counts[verdict]:,} {verdict}" for verdict in faults)
         raise Alert(
-            f"not all of it arrived: {text} of {len(comparison.rows):,} buckets; 'ottla audit find' names records"
+            f"not all of it arrived: {text} of {counted(len(comparison.rows), 'bucket')};"
+            " 'ottla audit find' names the records"
         )
     if counts[Verdict.UNKNOWN]:
         raise Incomplete(f"{counts[Verdict.UNKNOWN]:,} of {len(comparison.rows):,} buckets are unknown")

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ottla.audit.compare import Row, Verdict
+from ottla.cli.audit.report import counted
 from ottla.cli.values.times import show_timestamp
 from ottla.files import replace_whole
 from ottla.text import printable
@@ -74,7 +75,7 @@ def page(comparison: Comparison) -> str:
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>Audit</title>'
         '<meta name="viewport" content="width=device-width,initial-scale=1">'
         f"<style>{_STYLE}</style></head><body>\n<h1>{_headline(comparison)}</h1>\n"
-        f"<p>{len(rows):,} buckets of {len({row.topic for row in rows}):,} topics, tiers"
+        f"<p>{counted(len(rows), 'bucket')} of {counted(len({row.topic for row in rows}), 'topic')}, tiers"
         f" {_text(' → '.join(comparison.tiers))}, compared {compared}</p>\n<div>{keys}</div>\n"
         f"{_heat_map(rows)}\n{_table(comparison)}</body></html>\n"
     )

@@ -28,7 +28,13 @@ def print_report(report: TallyReport, topics: Sequence[str], *, as_json: bool) -
         }
         click.echo(json_text(row))
         return
+    unchanged = counted(report.refreshed, "partition")
     click.echo(
-        f"{report.records:,} records ({show_size(report.size_bytes)}) counted in {report.buckets:,} buckets"
-        f" for tier {report.tier}; {report.refreshed:,} partitions unchanged"
+        f"{counted(report.records, 'record')} ({show_size(report.size_bytes)}) counted in"
+        f" {counted(report.buckets, 'bucket')} for tier {report.tier}; {unchanged} unchanged"
     )
+
+
+def counted(number: int, noun: str) -> str:
+    """A number with its noun."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
