@@ -9,8 +9,9 @@ from tests.audit import pipeline
 from tests.audit.pipeline import Log, Planted
 
 from ottla.audit.compare import Verdict
+from ottla.audit.differences import Found, Matched, match
 from ottla.cluster import LocalCluster
-from ottla.jobs import compare, find_differences, tally
+from ottla.jobs import compare, find_differences, finding, tally
 
 pytestmark = pytest.mark.broker
 TIERS = ("made", "edge", "aggregate", "archive")
@@ -56,6 +57,27 @@ def test_each_fault_is_named_by_partition_and_offset(kafka: LocalCluster, plante
             if "another partition" in found.detail
         }
         assert moved == faults.moved
+
+
+def test_large_buckets_are_narrowed_until_what_differs_fits_into_memory(
+    kafka: LocalCluster, planted: list[Planted], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(finding, "_AT_ONCE", 30)
+    monkeypatch.setattr(finding, "MOST_CELLS", 40)
+    most = 0
+
+    def counted(left: Found, right: Found) -> Matched:
+        nonlocal most
+        most = max(most, len(left.offsets), len(right.offsets))
+        return match(left, right)
+
+    monkeypatch.setattr(finding, "match", counted)
+    differences = find_differences(
+        "planted-made", left=kafka.bootstrap, right=kafka.bootstrap, right_topic="planted-edge"
+    )
+    named = {(str(found.verdict), found.side, found.partition, found.offset) for found in differences}
+    assert named == planted[0].expected
+    assert 0 < most <= 60
 
 
 def test_each_bucket_with_a_fault_has_a_verdict_and_no_other_has(kafka: LocalCluster, planted: list[Planted]) -> None:

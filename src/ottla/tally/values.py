@@ -24,8 +24,6 @@ APPEND_TIME = "append"
 """The same where the broker sets them: other tiers have other times for the same records."""
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,100}")
 _MASK = (1 << 128) - 1
-_LATEST = 253_402_300_800
-"""The year 10000. Times beyond it cannot be shown, and are not worth a bucket of their own."""
 
 Name = Annotated[str, msgspec.Meta(max_length=249)]
 Count = Annotated[int, msgspec.Meta(ge=0)]
@@ -164,11 +162,6 @@ def check_bucket(seconds: object) -> int:
 def bucket_of(time: float, seconds: int) -> int:
     """Return when the bucket of a time begins."""
     return int(time // seconds) * seconds
-
-
-def in_calendar(time: float) -> bool:
-    """Whether a time can be shown as a date."""
-    return -62_135_596_800 <= time < _LATEST
 
 
 def add_up(slices: Any) -> dict[tuple[int, int], Slice]:
