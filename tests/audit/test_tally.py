@@ -18,10 +18,12 @@ from tests.audit.pipeline import BEGIN, BUCKET, Item
 from ottla.admin import Admin
 from ottla.audit.compare import Verdict
 from ottla.cluster import LocalCluster
+from ottla.consume.consumer import Consumer
 from ottla.errors import BrokerError, ConfigError, InputError
 from ottla.fetch.reader import Reader
 from ottla.jobs import Brokers, compare, find_differences, tallies, tally
 from ottla.jobs.audit_notes import read_notes
+from ottla.model import TopicPartition
 from ottla.produce.producer import Producer
 from ottla.tally.publishing import ensure_topic, publish
 from ottla.tally.values import RangeTally
@@ -98,6 +100,24 @@ def test_headers_say_how_many_and_the_payload_says_when(kafka: LocalCluster) -> 
     # A tally with fingerprints takes the place of one without.
     tally("tally-ways", brokers=kafka.bootstrap, tier="headers", audit_topic="audit-ways")
     assert totals(kafka, "audit-ways", "headers")[BEGIN + 86_400][1] is not None
+
+
+def test_a_group_is_a_tier_that_has_what_it_committed(kafka: LocalCluster) -> None:
+    pipeline.write(kafka.bootstrap, "tally-group", [records(100), records(50, partition=1)])
+    with Consumer(kafka.bootstrap, group="tally-group", topics=["tally-group"], commit_every=None) as consumer:
+        got = 0
+        while got < 150:
+            batch = consumer.poll(1.0)
+            got += 0 if batch is None else batch.num_rows
+        consumer.commit({TopicPartition("tally-group", 0): 70})
+    options = {"brokers": kafka.bootstrap, "audit_topic": "audit-group", "tier": "billing", "group": "tally-group"}
+    assert tally("tally-group", **options).records == 70  # type: ignore[arg-type]
+    with Consumer(kafka.bootstrap, group="tally-group") as consumer:
+        consumer.commit({TopicPartition("tally-group", 0): 100, TopicPartition("tally-group", 1): 50})
+    assert tally("tally-group", **options).records == 150  # type: ignore[arg-type]
+    tally("tally-group", brokers=kafka.bootstrap, tier="log", audit_topic="audit-group")
+    comparison = compare(audit=kafka.bootstrap, audit_topic="audit-group", tiers=["log", "billing"])
+    assert {str(row.verdict) for row in comparison.rows} == {"complete"}
 
 
 def test_a_tally_may_begin_at_a_time(kafka: LocalCluster) -> None:

@@ -12,9 +12,11 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING
+from uuid import UUID
 
 import msgspec
 
+from ottla.admin.committed import Committed, fetch_committed
 from ottla.audit.coverage import Coverage, cover, plan_cells
 from ottla.audit.notes import Notes
 from ottla.errors import ConfigError, InputError
@@ -24,7 +26,7 @@ from ottla.jobs.audit_notes import read_notes
 from ottla.jobs.brokers import Brokers
 from ottla.jobs.engine_choice import choose_engine
 from ottla.jobs.tallying import LogFacts, TallyRange
-from ottla.model import OffsetRange
+from ottla.model import GroupMember, OffsetRange
 from ottla.tally.publishing import ensure_topic, publish
 from ottla.tally.values import (
     AUDIT_TOPIC,
@@ -80,6 +82,7 @@ class TallyRequest:
     time: str = RECORD_TIME
     headers_only: bool = False
     start: datetime | None = None
+    group: str | None = None
     names: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -105,6 +108,7 @@ def tally(
     time: str = RECORD_TIME,
     headers_only: bool = False,
     start: datetime | None = None,
+    group: str | None = None,
     names: Mapping[str, str] | None = None,
     engine: EngineChoice | None = None,
     spark: SparkSession | None = None,
@@ -115,8 +119,9 @@ def tally(
 
     `audit` is the cluster of the audit topic, by default that of the topics. `time` is `record` (timestamps),
     `header:NAME` or `json:FIELD`. With `headers_only` nothing is decompressed, and the tallies have counts without
-    fingerprints. `start` leaves out what is older. `names` maps topics to the names that other tiers have for them.
-    `counted` is called with each tally that was published.
+    fingerprints. `start` leaves out what is older. With `group`, only what this consumer group has committed counts:
+    the tier is the group, or the fleet that commits its positions there. `names` maps topics to the names that other
+    tiers have for them. `counted` is called with each tally that was published.
 
     Raises `ConfigError` for invalid arguments and an audit topic that is not compacted, `BrokerError` for an unknown
     topic, `OffsetsLost` if retention deletes records while they are counted, and the errors of `Reader` if brokers
@@ -129,6 +134,7 @@ def tally(
         time=time,
         headers_only=headers_only,
         start=start,
+        group=group,
         names=names or {},
     )
     source = brokers if isinstance(brokers, Brokers) else Brokers(bootstrap=brokers, client_id="ottla-audit")
@@ -204,7 +210,7 @@ def survey(
             described = reader.cluster.topics([topic])[topic]
             # Before the ends are asked for: what is appended meanwhile may or may not be counted.
             as_of = clock.time()
-            begins, spans = _bounds(reader, topic, request.start)
+            begins, spans = _bounds(reader, topic, described.id, request)
             since = None if request.start is None else request.start.timestamp()
             facts[topic] = LogFacts(
                 described.id,
@@ -218,13 +224,26 @@ def survey(
     return facts, starts
 
 
-def _bounds(reader: Reader, topic: str, start: datetime | None) -> tuple[dict[int, int], list[OffsetRange]]:
+def _bounds(
+    reader: Reader, topic: str, topic_id: UUID | None, request: TallyRequest
+) -> tuple[dict[int, int], list[OffsetRange]]:
+    """Where to begin in each partition, and what there is of it."""
     spans = reader.ranges(topic)
-    if start is None:
+    if request.group is not None:
+        member = GroupMember(request.group)
+        partitions = [span.topic_partition for span in spans]
+        committed = fetch_committed(reader.cluster, member, partitions, ids={topic: topic_id})
+        spans = [_up_to(span, committed.get(span.topic_partition)) for span in spans]
+    if request.start is None:
         return {span.partition: span.start for span in spans}, spans
-    found = reader.offsets(topic, start)
+    found = reader.offsets(topic, request.start)
     begins = {tp.partition: offset for tp, offset in found.items()}
     return {span.partition: max(span.start, min(begins[span.partition], span.stop)) for span in spans}, spans
+
+
+def _up_to(span: OffsetRange, committed: Committed | None) -> OffsetRange:
+    stop = span.start if committed is None else max(span.start, min(committed.offset, span.stop))
+    return OffsetRange(span.topic, span.partition, span.start, stop)
 
 
 def _plan(

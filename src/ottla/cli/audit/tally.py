@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 @event_time_option
 @click.option("--headers-only", is_flag=True, help="Count by batch headers: quick, but without fingerprints.")
 @start_option
+@click.option("--group", metavar="NAME", help="Count only what this consumer group has committed.")
 @click.option("--as", "name", metavar="TOPIC", help="The name that other tiers have for this topic.")
 @click.option(
     "--audit-bootstrap", metavar="HOST:PORT,...", help="Cluster of the audit topic.  [default: that of the topics]"
@@ -67,6 +68,7 @@ def tally(
     event_time: str,
     headers_only: bool,
     start: datetime | None,
+    group: str | None,
     name: str | None,
     audit_bootstrap: str | None,
     audit_topic: str,
@@ -89,6 +91,7 @@ def tally(
     Examples:
       ottla audit tally clicks --tier aggregate
       ottla audit tally clicks users --tier edge --audit-bootstrap hq:9092
+      ottla audit tally clicks --tier billing --group billing
       ottla audit tally clicks --tier edge --event-time json:created --bucket 1h
       ottla audit tally edge.clicks --as clicks --tier aggregate --headers-only
     """
@@ -116,6 +119,7 @@ def tally(
                 time=event_time,
                 headers_only=headers_only,
                 start=start,
+                group=group,
                 names=None if name is None else {topics[0]: name},
                 spark=session,
                 workers=workers if session is None else None,
