@@ -45,11 +45,13 @@ EXCEPTIONS = {
     "class:produce.core:Core": "every decision about sending in one pure class, run through simulated histories",
     "module:produce.intake": "its two halves share the argument why no record is lost between them",
     "class:produce.lane:Lane": "the state machine of one partition",
+    "constructor:produce.producer:Producer": "settings, most of them shared with the other clients",
     "module:produce.producer": "the public interface of a producer: most of it is docstrings",
     "class:produce.sender:Sender": "half of it are the calls of other threads, one method each",
     "class:produce.spool.store:Store": "one method for each operation on the files of a spool",
     "class:produce.topics:Topics": "the second half of the core",
     "function:wire.kernels.decoding:decode_records": "a kernel: calls inside of it cost as much as the work",
+    "function:wire.kernels.tallying:tally_records": "the same",
 }
 """What may exceed its budget, and why."""
 

@@ -43,6 +43,7 @@ _WAITING = (
 _ONE_SESSION = (
     *(
         "archive",
+        "audit",
         "matrix",
         "mirror",
         "reuse",

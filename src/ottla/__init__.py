@@ -166,12 +166,16 @@ if TYPE_CHECKING:
         Transaction,
         end_transaction,
     )
+    from ottla.tally.settings import (
+        Audit,
+    )
 
 __version__ = VERSION
 
 _HOMES = {
     "Admin": "ottla.admin.admin",
     "ArchiveIncomplete": "ottla.errors",
+    "Audit": "ottla.tally.settings",
     "AuthenticationFailed": "ottla.errors",
     "Batching": "ottla.produce.options",
     "BrokerError": "ottla.errors",
@@ -275,6 +279,7 @@ _HOMES = {
 __all__ = [
     "Admin",
     "ArchiveIncomplete",
+    "Audit",
     "AuthenticationFailed",
     "Batching",
     "BrokerError",

@@ -24,6 +24,20 @@ def create_whole(path: Path, content: bytes) -> None:
     sync(path.parent)
 
 
+def replace_whole(path: Path, content: bytes) -> None:
+    """Write a file with all of its content in place of an older one: a reader sees either of the two."""
+    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
+    try:
+        with temporary.open("xb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+    sync(path.parent)
+
+
 def sync(path: Path) -> None:
     """Flush a file, or what was created, renamed or removed in a folder, so that it survives a power loss."""
     handle = os.open(path, os.O_RDONLY)

@@ -17,6 +17,8 @@ from ottla.wire.codecs import DecompressionFailed, Scratch
 from ottla.wire.kernels import decoding as dk
 from ottla.wire.kernels import encoding as ek
 from ottla.wire.kernels import scanning as sk
+from ottla.wire.kernels import summing as uk
+from ottla.wire.kernels import tallying as tk
 
 from .areas import Areas, Plain, Strict
 from .inputs import ENCODE
@@ -63,7 +65,8 @@ def run(data: bytes, areas: Areas, number: int) -> Outcome:
         scanned = _scan(data, areas)
         areas.begin(number)
         outcome = _decode(data, areas)
-        return Outcome(outcome.code, outcome.checksum ^ scanned)
+        areas.begin(number)
+        return Outcome(outcome.code, outcome.checksum ^ scanned ^ _tally(data, areas, outcome.code))
 
 
 class _Records(NamedTuple):
@@ -172,6 +175,34 @@ def _decode(data: bytes, areas: Areas) -> Outcome:
     code = _walk(source, table, columns, records.question)
     _check_walk(code, columns, len(records.data), count)
     return Outcome(code, columns.checksum())
+
+
+def _tally(data: bytes, areas: Areas, expected: int) -> int:
+    """Count the same records by time: with the same answer as decoding them, and as many of them; a checksum."""
+    records = _records(data)
+    if records is None:
+        return 0
+    rng = Random(len(data))
+    bucket, most = rng.choice((0, 1, 1000, 600_000)), rng.choice((1, 2, 100))
+    source, table, state = areas.given(records.data), areas.table(records.segments), areas.int64s(tk.STATE_FIELDS)
+    rows, sums = areas.rows(most, tk.ROW_FIELDS), areas.sums_of(most)
+    counted, total = 0, 0
+    while True:
+        code = int(tk.tally_records(source, table, state, *records.question[1:], bucket, rows, sums))
+        used = int(state[tk.ROWS])
+        if not 0 <= used <= most or not 0 <= int(state[tk.POSITION]) <= len(records.data):
+            raise Broken(f"{used} of {most} rows are used, at byte {int(state[tk.POSITION])} of {len(records.data)}")
+        counted += sum(int(row[tk.RECORDS]) for row in rows[:used])
+        for row, words in zip(rows[:used], sums[:used], strict=True):
+            total = areas.checksum(words, areas.checksum(row, total))
+        if code != tk.FULL:
+            break
+        state[tk.ROWS] = 0
+    if code != expected:
+        raise Broken(f"counting answers {code}, decoding {expected}")
+    if counted > sum(segment[dk.COUNT] for segment in records.segments):
+        raise Broken(f"{counted} records were counted, more than there are")
+    return total
 
 
 def _scan(data: bytes, areas: Areas) -> int:
@@ -319,7 +350,7 @@ def _encode(data: bytes, areas: Areas) -> Outcome:
     if fields[ek.COUNT] and not bytes(together).startswith(bytes(out[:size])):
         raise Broken("several batches at once do not begin with the first one")
     in_slots = _written_in_slots(plan, areas, rng.choice((1, 50, 300)), limits)
-    total = 0
+    total = _counted(plan, areas, fields[ek.NEXT_ROW], sums if hashing else None)
     for area in (out, sums, result, together, in_slots):
         total = areas.checksum(area, total)
     return Outcome(fields[ek.COUNT], total)
@@ -331,6 +362,24 @@ def _written(plan: _Plan, areas: Areas, room: int, limits: tuple[int, int], hash
     columns = (plan.key, plan.value, plan.headers, plan.times, 1_600_000_000_000)
     ek.encode_records(out, 0, *limits, plan.rows, 0, last, *columns, hashing, sums, result)
     return out, sums, result
+
+
+def _counted(plan: _Plan, areas: Areas, last: int, expected: Any) -> int:
+    """Count the rows that were written by time: as many, with the same sum; a checksum."""
+    state, rows, sums = areas.int64s(uk.STATE_FIELDS), areas.rows(8, tk.ROW_FIELDS), areas.sums_of(8)
+    columns = (plan.key, plan.value, plan.headers, plan.times, 1_600_000_000_000)
+    if uk.tally_rows(plan.rows, 0, last, *columns, 1000, state, rows, sums) != uk.DONE:
+        raise Broken(f"{last} rows are in more than 8 buckets")
+    used = int(state[uk.WRITTEN])
+    if sum(int(row[tk.RECORDS]) for row in rows[:used]) != last:
+        raise Broken(f"{last} rows were not all counted")
+    total = sum(int(words[1]) << 64 | int(words[0]) for words in sums[:used]) & ((1 << 128) - 1)
+    if expected is not None and total != int(expected[1]) << 64 | int(expected[0]):
+        raise Broken("the rows do not have the fingerprint of what was written")
+    checksum = 0
+    for row, words in zip(rows[:used], sums[:used], strict=True):
+        checksum = areas.checksum(words, areas.checksum(row, checksum))
+    return checksum
 
 
 def _written_together(plan: _Plan, areas: Areas, room: int, limits: tuple[int, int], hashing: bool) -> Any:

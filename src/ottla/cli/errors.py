@@ -28,6 +28,18 @@ class UsageError(CommandFailed):
     exit_code = 2
 
 
+class Alert(CommandFailed):
+    """The command ran and found something that is certainly wrong; exit code 3."""
+
+    exit_code = 3
+
+
+class Incomplete(CommandFailed):
+    """The command ran, found nothing wrong, and could not look at everything; exit code 4."""
+
+    exit_code = 4
+
+
 def from_click(error: click.UsageError) -> UsageError:
     """Return click's error in the form of our own: without the usage line, and with one prefix."""
     see = "" if error.ctx is None else f"; see '{error.ctx.command_path} --help'"

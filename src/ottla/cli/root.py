@@ -21,6 +21,7 @@ _LINE_END = "\n"
 
 COMMANDS = {
     "archive": Entry("ottla.cli.archive.command", "Archive topics as Parquet files or a Delta table."),
+    "audit": Entry("ottla.cli.audit.commands", "Count topics by time, compare tiers, and name records that differ."),
     "cluster": Entry(
         "ottla.cli.cluster.commands",
         "Run real Kafka brokers on this machine.",

@@ -26,6 +26,7 @@ from ottla.consume.arguments import Topics
 from ottla.consume.assignment import Assignment
 from ottla.consume.async_poll import AsyncPoll
 from ottla.consume.commits import NOT_OURS, Commits, Done, of_another_topic
+from ottla.consume.counting import Counting
 from ottla.consume.dispenser import Dispenser
 from ottla.consume.listener import Listener
 from ottla.consume.options import GroupOptions
@@ -42,6 +43,8 @@ from ottla.model import GroupMember, Isolation, Record, TopicPartition
 from ottla.net.background import BackgroundTasks
 from ottla.net.context import Addresses, ClientContext, Sinks
 from ottla.net.deadline import Deadline
+from ottla.tally.publisher import Publisher
+from ottla.tally.settings import Audit
 from ottla.wire.decode import COLUMNS, Decoder
 
 _log = logging.getLogger(__name__)
@@ -87,12 +90,14 @@ class Consumer:
         timeouts: Timeouts | None = None,
         retry: Retry | None = None,
         events: Sinks = (),
+        audit: Audit | None = None,
     ) -> None:
         """`start` is where partitions without a committed offset start: "earliest", "latest", a datetime, or "error".
 
         `commit_every` is the interval of automatic commits in seconds; None leaves commits to the program. Records of
         aborted transactions are skipped and those of open ones waited for, unless `isolation` is "read_uncommitted".
-        Raises `ConfigError` or `InputError` for invalid arguments.
+        With `audit`, the consumer counts what the program is done with and publishes tallies. Raises `ConfigError` or
+        `InputError` for invalid arguments.
         """
         check_kind("options", options, GroupOptions)
         check_kind("fetching", fetching, Fetching)
@@ -111,6 +116,7 @@ class Consumer:
         self._cluster = self._context.cluster
         self._fetcher = Fetcher(self._cluster, policy, channel="consume", events=self._context.events)
         self._dispenser = Dispenser(self._fetcher, decoder, self._context.events)
+        self._counting = None if audit is None else self._new_counting(audit, security, client_id, fetching)
         self._wake = self._fetcher.ring
         self._background = BackgroundTasks(wake=self._wake, name=client_id)
         self._subscription = Subscription(
@@ -158,6 +164,8 @@ class Consumer:
     ) -> None:
         if kind is None:
             self._dispenser.positions.mark_done()
+            if self._counting is not None:
+                self._counting.mark_done(is_last=True)
         try:
             self.close(_INTERRUPTED_SECONDS if kind is KeyboardInterrupt else _CLOSE_SECONDS)
         except Exception as failed:
@@ -393,6 +401,8 @@ class Consumer:
             self._refuse_in_listener("close")
             self._was_interrupted = False
             last.callback(self._context.close)
+            if self._counting is not None:
+                last.callback(self._counting.close)
             last.callback(self._background.join, Deadline.after(0.0))
             last.callback(self._fetcher.stop)
             membership = self._subscription.membership
@@ -442,6 +452,13 @@ class Consumer:
         if self._assignment.is_in_listener:
             raise OttlaError(f"a listener may seek, pause and commit, but not {call}; stop() ends the iteration")
 
+    def _new_counting(self, audit: Audit, security: Security, client_id: str, fetching: Fetching) -> Counting:
+        check_kind("audit", audit, Audit)
+        publisher = Publisher(audit, self._cluster.bootstrap, role="consumer", security=security, client_id=client_id)
+        counting = Counting(publisher, self._dispenser.positions, max_batch_bytes=fetching.max_batch_bytes)
+        self._dispenser.counting = counting
+        return counting
+
     def _start_fetching(self) -> None:
         if not self._started:
             self._started = True
@@ -452,6 +469,8 @@ class Consumer:
         with self._exclusive():
             self._refuse_in_listener("ask for records")
             self._dispenser.positions.mark_done()
+            if self._counting is not None:
+                self._counting.mark_done()
             if self._subscription.has_subscribed:
                 self._start_fetching()
             elif not self._assignment.held:

@@ -7,9 +7,10 @@ Partitions with a start offset come in; `Portion` values go out, each of one par
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from uuid import UUID
 
+from ottla.consume.counting import Counting
 from ottla.consume.positions import Portion, Positions
 from ottla.errors import OffsetsLost, OttlaError
 from ottla.events import Events
@@ -36,6 +37,8 @@ class Dispenser:
         self._chunks: Iterator[Decoded] = iter(())
         self._waiting = threading.Lock()
         """Held while waiting for a piece, to detect a call from a signal handler."""
+        self.counting: Counting | None = None
+        """Counts what is handed out, if the consumer has an audit."""
         self._is_consistent = True
         """False while records move from the fetcher to `positions`; it stays False if Ctrl-C interrupts that."""
 
@@ -73,6 +76,7 @@ class Dispenser:
 
         `topic_id` is the topic of the offset, if known.
         """
+        self._take_back([partition])
         self.positions.begin(partition, offset, epoch=epoch, committed=committed, topic_id=topic_id)
         self._restart(partition)
 
@@ -96,6 +100,7 @@ class Dispenser:
     def stop(self, partitions: Iterable[TopicPartition]) -> None:
         """Stop handing out these partitions; their positions stay known."""
         stopped = list(partitions)
+        self._take_back(stopped)
         cursors = [self._cursors[partition] for partition in stopped if partition in self._cursors]
         if cursors:
             self._fetcher.remove(cursors)
@@ -160,6 +165,12 @@ class Dispenser:
             if failure is not None:
                 raise failure
 
+    def _take_back(self, partitions: Collection[TopicPartition]) -> None:
+        """Have the tallies count what the program got of the portion under way, if it is of one of these partitions."""
+        underway = self.positions.underway
+        if self.counting is not None and underway is not None and underway.partition in partitions:
+            self.counting.take_back(underway)
+
     def _restart(self, partition: TopicPartition) -> None:
         self.stop([partition])
         position, epoch = self.positions.handed(partition) or 0, self.positions.epoch(partition)
@@ -208,7 +219,11 @@ class Dispenser:
             if decoded is not None:
                 start = self.positions.handed(partition) or 0
                 portion = Portion(piece.cursor, decoded.records, start=start, stop=decoded.next_offset)
+                if self.counting is not None:
+                    self.counting.prepare(portion, piece.batches)
                 self.positions.hand_out(portion, epoch=_epoch_before(piece.batches, decoded.next_offset))
+                if self.counting is not None:
+                    self.counting.hand_out()
                 self._is_consistent = True
                 return portion
             self.positions.skip_to(partition, piece.next_offset)

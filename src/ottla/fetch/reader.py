@@ -274,6 +274,21 @@ class Reader:
         """
         return self._raw(self._plan(what, start, stop, partitions, timeout))
 
+    def pieces(
+        self,
+        what: What,
+        start: Bound = "earliest",
+        stop: Bound | None = "latest",
+        *,
+        partitions: Collection[int] | None = None,
+        timeout: float | None = None,
+    ) -> Generator[Piece, None, None]:
+        """Read the batches as `batches` does, all of a response and partition at once. Raises as `read` does.
+
+        A piece's memory serves the next response: it must not be kept.
+        """
+        yield from self._pieces(self._plan(what, start, stop, partitions, timeout))
+
     def fold(
         self,
         function: Callable[[T, pa.RecordBatch | ReadFailure], T],

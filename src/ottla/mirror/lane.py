@@ -290,6 +290,7 @@ class Lane:
             if header.is_control or not header.count or header.next_offset <= piece.start:
                 continue
             if header.base_offset >= self.stop:
+                self.position = self.stop  # a marker or a gap may lie before it
                 break
             try:
                 self._add_batch(batch, piece.start, recoder)

@@ -18,6 +18,7 @@ from ottla.wire.restamp import restamp
 
 if TYPE_CHECKING:
     from ottla.produce.spool import Ticket
+    from ottla.tally.values import Slice
 
 
 class OpenBatch(Protocol):
@@ -80,6 +81,7 @@ class Outgoing:
         "in_flight",
         "inherited",
         "is_doubtful",
+        "is_expected",
         "opened",
         "outcomes",
         "parent",
@@ -90,6 +92,7 @@ class Outgoing:
         "records",
         "sent_at",
         "shipments",
+        "slices",
         "stored_identity",
         "ticket",
         "topic",
@@ -134,6 +137,10 @@ class Outgoing:
         """Whether an earlier process left it in the spool."""
         self.is_doubtful = False
         """Whether it may be in the log although no answer said so."""
+        self.slices: list[Slice] | None = None
+        """Its records by time bucket, if they are counted and measured."""
+        self.is_expected = False
+        """Whether the tallies know that it is on its way."""
 
     @property
     def decided(self) -> bool:

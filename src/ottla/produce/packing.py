@@ -59,9 +59,15 @@ class Sealing(NamedTuple):
     draft: Draft
     codec: Codec
     level: int | None
+    bucket_ms: int = 0
+    """The length of the time buckets in which records are counted; 0 if they are not."""
 
     def compressed(self) -> NewBatch:
         """The batch as it will be sent. Any thread may call it."""
+        if self.bucket_ms:
+            from ottla.tally.slices import slices_of  # few producers count
+
+            self.batch.slices = slices_of(self.draft.measured(self.bucket_ms), partition=self.batch.partition)
         return self.draft.seal(self.codec, self.level)
 
 
@@ -110,6 +116,8 @@ class Topic:
         self.limits = settings.limits
         """Shrinks when a broker rejects batches as too large."""
         self.unknown_since: float | None = None
+        self.bucket_ms = 0
+        """The length of the time buckets in which its records are counted; 0 if they are not."""
         self._slots: Slots | None = None
         self.allows_fast_path = (
             settings.batching.linger == 0
@@ -307,7 +315,8 @@ def _open(topic: Topic, lane: Lane, handover: Handover) -> Outgoing:
     batch = Outgoing(topic.name, lane.tp.partition, opened=handover.opened, created=handover.created)
     batch.due = handover.opened + settings.batching.linger
     batch.deadline = handover.opened + settings.delivery_timeout
-    batch.draft = Draft(topic.limits) if settings.batch_hook is None else HookedDraft(topic.limits)
+    is_hooked = settings.batch_hook is not None
+    batch.draft = HookedDraft(topic.limits) if is_hooked else Draft(topic.limits, bucket_ms=topic.bucket_ms)
     lane.open = batch
     return batch
 
@@ -330,7 +339,7 @@ def seal(topic: Topic, lane: Lane, packing: Packing) -> None:
         _seal_hooked(topic, lane, batch, draft, packing)
         return
     settings = topic.settings
-    sealing = Sealing(batch, draft, settings.codec, settings.level)
+    sealing = Sealing(batch, draft, settings.codec, settings.level, topic.bucket_ms)
     lane.add(batch)
     if settings.codec is Codec.NONE:
         finish(sealing, sealing.compressed(), packing.account)

@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from ottla.config import PLAINTEXT, Retry, Security, Timeouts
+from ottla.config import PLAINTEXT, Retry, Security, Timeouts, check_kind
 from ottla.errors import BufferFull, ConfigError, OttlaError, RecordTooLarge, UsedAfterFork, copied
 from ottla.net.context import Bootstrap, ClientContext, Sinks
 from ottla.net.deadline import Deadline
@@ -48,11 +48,13 @@ from ottla.produce.route import Partitions
 from ottla.produce.sender import Sender, SenderContext, new_loop
 from ottla.produce.transaction import Transaction
 from ottla.produce.transactions import Transactions, check_settings
+from ottla.tally.settings import Audit
 from ottla.wire.columns import Item, Payload, as_arrow, from_list
 
 if TYPE_CHECKING:
     from typing import Unpack
 
+    from ottla.produce.counting import Counting
     from ottla.produce.spool import Store
 
 _log = logging.getLogger(__name__)
@@ -76,7 +78,8 @@ class Producer:
     """Sends records to Kafka. Threads may share one. Constructing it connects nothing; `with` closes it.
 
     Options for all topics are keyword arguments (`acks`, `compression`, `batching`, `delivery_timeout`, `strategy` and
-    so on: see `TopicSettings`). `topics` has options for single topics.
+    so on: see `TopicSettings`). `topics` has options for single topics. With `audit`, it counts what was acknowledged
+    and publishes tallies.
 
     Constructing it raises `ConfigError` for invalid settings, and `SpoolInUse` or `SpoolFailed` if the spool cannot be
     opened.
@@ -97,6 +100,7 @@ class Producer:
         topics: Mapping[str, TopicOptions] = _NO_TOPICS,
         events: Sinks = (),
         on_failed: Callable[[FailedBatch], None] | None = None,
+        audit: Audit | None = None,
         **options: Unpack[TopicSettings],
     ) -> None:
         defaults = settings_from(options)
@@ -117,6 +121,7 @@ class Producer:
         self._intake = Intake(self._budget, wake=loop.wakeup.ring, skips_checks=self._topics.takes_any_small_record)
         self._open = self._intake.open
         gate = None if transactional_id is None else Gate()
+        self._counting = None if audit is None else self._new_counting(audit, security, client_id, gate)
         self._sender = Sender(
             SenderContext(
                 cluster=self._cluster,
@@ -128,6 +133,7 @@ class Producer:
                 spool=None if spool is None or store is None else (spool, store),
                 gate=gate,
                 transactional_id=transactional_id,
+                counting=self._counting,
             ),
             loop,
         )
@@ -142,6 +148,7 @@ class Producer:
                 sender=self._sender,
                 failures=self._failures,
                 gate=gate,
+                counting=self._counting,
             )
         self._started = False
         self._closed = False
@@ -400,6 +407,8 @@ class Producer:
             if self._spooling is not None:
                 everything.callback(self._spooling.close)
             everything.callback(self._wakeup.close)
+            if self._counting is not None:
+                everything.callback(self._counting.publisher.close)
             self._sender.stop(deadline)  # even if it was not started: then it cannot be started any more
         if self._spooling is not None and self._failures.kept:
             _log.warning("records left in the spool %s: %d", self._spooling.path, self._failures.kept)
@@ -511,6 +520,22 @@ class Producer:
         checks.topic(topic)
         if not self._started:
             self._start()
+
+    def _new_counting(self, audit: Audit, security: Security, client_id: str, gate: Gate | None) -> Counting:
+        """Imported here, because most producers count nothing."""
+        from ottla.produce.counting import Counting
+        from ottla.tally.publisher import Publisher
+
+        check_kind("audit", audit, Audit)
+        publisher = Publisher(
+            audit,
+            self._cluster.bootstrap,
+            role="producer",
+            security=security,
+            client_id=client_id,
+            announced=self._wakeup.ring,
+        )
+        return Counting(publisher, is_transactional=gate is not None)
 
     def _start(self) -> None:
         """Start the sender. Raises `OttlaError` if its thread cannot start, or if the producer was closed meanwhile."""

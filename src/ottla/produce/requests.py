@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 from weakref import WeakSet
 
 from ottla.errors import ConnectionLost, OttlaError, WireError
@@ -21,6 +22,9 @@ from ottla.produce.effects import CallerToken, Send
 from ottla.produce.fast_path import FastRecord
 from ottla.wire import produce as wire
 
+if TYPE_CHECKING:
+    from ottla.produce.counting import Counting
+
 UNSTARTED_SECONDS = 0.1
 """How long a caller may take to send a record itself: some microseconds, unless it was interrupted."""
 
@@ -28,15 +32,25 @@ UNSTARTED_SECONDS = 0.1
 class Requests:
     """Sends for the core. Used by the sender's thread."""
 
-    def __init__(self, core: Core, loop: Loop[Send], cluster: Cluster, *, transactional_id: str | None) -> None:
+    def __init__(
+        self,
+        core: Core,
+        loop: Loop[Send],
+        cluster: Cluster,
+        *,
+        transactional_id: str | None,
+        counting: Counting | None = None,
+    ) -> None:
         self._core = core
+        self._counting = counting
         self._loop = loop
         self._cluster = cluster
         self._transactional_id = transactional_id
         self.unstarted: list[tuple[FastRecord, float]] = []
         """Records whose callers had not finished sending when last checked."""
         self._held: list[tuple[Send, Sequence[Buffer]]] = []
-        """Requests held back because such a caller is about to write to the same connection."""
+        """Requests held back because such a caller is about to write to the same connection, or because no tally
+        announces their records yet."""
         self.given_up: WeakSet[CallerToken] = WeakSet()
         """Callers who did not finish in time. A late one must not be counted twice; most never come."""
 
@@ -49,18 +63,30 @@ class Requests:
             timeout_ms=int(self._cluster.timeouts.request * 800),
             transactional_id=self._transactional_id,
         )
+        if self._counting is not None:
+            self._counting.sending(send)
         self._held.append((send, body))
         self.send_held()
 
     def send_held(self) -> None:
-        """Send the requests whose connection no caller is about to use."""
+        """Send the requests whose connection no caller is about to use, and whose records may go."""
         busy_brokers = {record.link.broker.id for record, _ in self.unstarted if not record.is_started}
         held, self._held = self._held, []
         for send, body in held:
-            if send.broker in busy_brokers:
+            if send.broker in busy_brokers or not self._may_go(send):
+                busy_brokers.add(send.broker)  # requests to a broker keep their order
                 self._held.append((send, body))
             else:
                 self._start(send, body)
+
+    @property
+    def has_held(self) -> bool:
+        """Whether requests are held back."""
+        return bool(self._held)
+
+    def _may_go(self, send: Send) -> bool:
+        """Whether tallies announce the records of a request, if they are counted."""
+        return self._counting is None or self._counting.may_go(send)
 
     def sent_by_caller(self, record: FastRecord, now: float) -> None:
         """Track a request that a caller made itself like any other."""

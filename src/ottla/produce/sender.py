@@ -40,6 +40,7 @@ from ottla.wire.columns import NO_KEYS
 from ottla.wire.partitioning import partition_of_key
 
 if TYPE_CHECKING:
+    from ottla.produce.counting import Counting
     from ottla.produce.spool import Store as SpoolStore
     from ottla.produce.spool_writer import SpoolWriter
     from ottla.produce.spooling import Spooling
@@ -70,6 +71,7 @@ class SenderContext:
     spool: tuple[Spool, SpoolStore] | None = None
     gate: Gate | None = None
     transactional_id: str | None = None
+    counting: Counting | None = None
 
 
 class Sender:
@@ -78,6 +80,7 @@ class Sender:
     def __init__(self, context: SenderContext, loop: Loop[Send]) -> None:
         cluster = context.cluster
         self._context = context
+        self._counting = context.counting
         self._cluster = cluster
         self._loop = loop
         refresh = MetadataRefresh(
@@ -95,7 +98,9 @@ class Sender:
             gate=context.gate,
             compress=self._compression.compress,
         )
-        self._requests = Requests(self._core, loop, cluster, transactional_id=context.transactional_id)
+        self._requests = Requests(
+            self._core, loop, cluster, transactional_id=context.transactional_id, counting=context.counting
+        )
         self._inquiries = Inquiries(self._core, loop.background, cluster, context.failures)
         self.spooling: Spooling | None = None
         self._spool: SpoolWriter | None = None
@@ -244,7 +249,7 @@ class Sender:
         if self.spooling is not None:
             self.spooling.settle()
         until = min(next_due, core.next_at(), self._loop.links.next_at(now))
-        if requests.unstarted:
+        if requests.unstarted or requests.has_held:
             until = min(until, now + UNSTARTED_SECONDS)
         elif self.fast_path is not None:
             self.fast_path.offer = Offer()
@@ -342,6 +347,7 @@ class Sender:
         if topic is None:
             topics = self._context.topics
             topic = Topic(name, topics.settings(name), router=topics.router(name))
+            topic.bucket_ms = 0 if self._counting is None else self._counting.bucket_ms
             if topic.allows_fast_path:
                 # Compile the kernel here, not in a caller: Ctrl-C while it compiles breaks it for the whole process.
                 partition_of_key(b"", 1)
@@ -407,6 +413,8 @@ class Sender:
             case Join():
                 self._inquiries.join(effect)
             case Replace(lane, whole, parts):
+                if self._counting is not None:
+                    self._counting.replaced(whole)
                 if self.spooling is not None:
                     self.spooling.replace_by_parts(whole, parts, lane)
                 whole.records = None
@@ -429,6 +437,8 @@ class Sender:
             sizes = batch.count, batch.size_bytes
             partition = batch.topic, batch.partition
             events.emit(FlushAcknowledged(*partition, *sizes, outcome.base_offset, seconds, batch.attempts))
+        if self._counting is not None:
+            self._counting.settled(batch, outcome)
         batch.decide(outcome)
         if self._spool is not None:
             self._spool.done(batch, is_delivered=outcome.error is None)

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from ottla.config import check_name
 from ottla.errors import (
@@ -36,6 +36,9 @@ from ottla.produce.failures import Failures
 from ottla.produce.identity import ProducerIdentity, transactional_producer_id
 from ottla.produce.participants import Gate
 from ottla.produce.sender import Sender
+
+if TYPE_CHECKING:
+    from ottla.produce.counting import Counting
 
 _log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -85,6 +88,7 @@ class Transactions:
         sender: Sender,
         failures: Failures,
         gate: Gate,
+        counting: Counting | None = None,
     ) -> None:
         self.transactional_id = transactional_id
         self.state = State.IDLE
@@ -106,6 +110,7 @@ class Transactions:
         self._is_undecided = False
         """Whether the coordinator may not know yet that the last transaction is over."""
         self._gate = gate
+        self._counting = counting
         self._own_reason: OttlaError | None = None
         """Why this transaction cannot be committed, apart from failed records."""
 
@@ -325,6 +330,8 @@ class Transactions:
         if decision.ender is not call:
             return
         if self.state is State.ENDING and decision.number == self._number:
+            if self._counting is not None:
+                self._counting.ended(decision.committed)
             self._gate.sending = False
             self._failures.forget_failures()
             self.state = after

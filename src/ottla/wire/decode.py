@@ -181,7 +181,7 @@ class Decoder:
             ]
             if not self._are_intact(batches.source, table):
                 break
-            segments = table[_is_data(table)]
+            segments = table[holds_records(table)]
             if len(segments):
                 buffers = self._new_buffers(int(segments[:, k.COUNT].sum()), _record_bytes(segments))
                 if buffers.fill(data, np.ascontiguousarray(segments[:, : k.SEGMENT_FIELDS]), start, stop) is not None:
@@ -221,7 +221,7 @@ class Decoder:
         if not self.can_join or int(lengths.max()) > self._max_batch_bytes or not self._are_intact(source, table):
             return None
         _load_kernel()
-        is_data = _is_data(table)
+        is_data = holds_records(table)
         # Which stretch each batch belongs to, to count the rows of each afterwards.
         owners = np.repeat(np.arange(len(stretches)), [len(stretch.batches) for stretch in stretches])[is_data]
         segments = table[is_data]
@@ -383,7 +383,7 @@ class Decoder:
             data = self._scratch.view() if source is None else np.frombuffer(source, np.uint8)
             fault = buffers.fill(data, np.array(segments, np.int64), start, stop)
             if fault is not None:
-                error = _record_fault(batches[fault.segment], segments[fault.segment], fault, in_records=source is None)
+                error = record_fault(batches[fault.segment], segments[fault.segment], fault, in_records=source is None)
                 raise _FaultyRecords(batches[fault.segment], error)
         return buffers
 
@@ -473,7 +473,7 @@ class _Chunk:
                 first = i
 
 
-def _is_data(table: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+def holds_records(table: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
     """Return which batches of a table hold records for a program."""
     is_data: npt.NDArray[np.bool_] = (table[:, scanning.ATTRIBUTES] & IS_CONTROL == 0) & (table[:, k.COUNT] > 0)
     return is_data
@@ -488,7 +488,7 @@ def _fault(batch: Batch, reason: str, position: int) -> CorruptBatch:
     return CorruptBatch(reason, base_offset=batch.header.base_offset, position=position)
 
 
-def _record_fault(batch: Batch, segment: tuple[int, ...], fault: Fault, *, in_records: bool) -> CorruptBatch:
+def record_fault(batch: Batch, segment: tuple[int, ...], fault: Fault, *, in_records: bool) -> CorruptBatch:
     """Return the error for a fault in a record, at a byte of its batch or of the decompressed records."""
     origin = segment[k.START] if in_records else batch.start
     return CorruptBatch(

@@ -18,6 +18,7 @@ from ottla.wire.batch import HEADER_BYTES, Codec
 from ottla.wire.columns import Columns
 from ottla.wire.encode import ALL_ROWS, LARGEST_BATCH, BatchLimits, NewBatch, finish
 from ottla.wire.kernels import encoding as k
+from ottla.wire.measure import Measured, RowTally, measure_records
 
 _MIN_CAPACITY = 512
 _NO_SUMS = np.zeros(2, np.uint64)
@@ -26,10 +27,12 @@ _NO_SUMS = np.zeros(2, np.uint64)
 class Draft:
     """An open batch."""
 
-    __slots__ = ("_limits", "_memory", "_out", "_result")
+    __slots__ = ("_limits", "_memory", "_out", "_result", "_tally")
 
-    def __init__(self, limits: BatchLimits) -> None:
+    def __init__(self, limits: BatchLimits, *, bucket_ms: int = 0) -> None:
+        """With `bucket_ms`, rows are counted by time bucket as they are added (`measured`)."""
         self._limits = limits
+        self._tally = RowTally(bucket_ms) if bucket_ms else None
         self._result = np.zeros(k.RESULT_FIELDS, np.int64)
         self._out: Any = None
         self._memory: npt.NDArray[np.uint8] = np.zeros(0, np.uint8)
@@ -66,6 +69,7 @@ class Draft:
         if not len(self._memory):
             self._grow(min(most, _likely_bytes(columns, stop - start)))
         while True:
+            before = start
             k.encode_records(
                 self._memory,
                 0,
@@ -84,6 +88,8 @@ class Draft:
                 self._result,
             )
             start = int(self._result[k.NEXT_ROW])
+            if self._tally is not None:
+                self._tally.add(columns, rows=rows, start=before, stop=start, now_ms=now_ms)
             needed = int(self._result[k.NEEDED])
             if needed == 0:
                 return start
@@ -93,6 +99,16 @@ class Draft:
                 raise InputError(f"row {start} takes {needed} bytes as a record; no batch can hold that")
             left = _likely_bytes(columns, stop - start)
             self._grow(max(self.size_bytes + needed, min(most, self.size_bytes + max(left, self.size_bytes))))
+
+    def measured(self, bucket_ms: int) -> Measured:
+        """Return its records by time bucket. For a draft that is about to be sealed."""
+        if self._tally is not None and self._tally.records == self.count:
+            return self._tally.measured()
+        count, used = self.count, self.size_bytes
+        times = int(self._result[k.BASE_TIME]), int(self._result[k.MAX_TIME])
+        return measure_records(
+            self._memory[:used], count=count, base_time=times[0], max_time=times[1], bucket_ms=bucket_ms
+        )
 
     def seal(self, codec: Codec = Codec.NONE, level: int | None = None) -> NewBatch:
         """Return the batch, compressed. The draft must not be used afterwards."""

@@ -15,6 +15,7 @@ from ottla.wire.draft import Draft
 from ottla.wire.encode import BatchLimits, encode
 from ottla.wire.kernels import loading
 from ottla.wire.kernels.calling import KERNELS
+from ottla.wire.measure import Measurer
 from ottla.wire.partitioning import OPEN, hash_partitions, murmur2
 from ottla.wire.restamp import restamp
 from ottla.wire.scan import scan
@@ -31,7 +32,7 @@ def warm() -> None:
         timestamp=pa.array([1, 2], pa.int64()),
     )
     from_list([b"value", None])
-    Draft(BatchLimits()).append(columns, start=0, stop=columns.count, now_ms=0)
+    Draft(BatchLimits(), bucket_ms=1).append(columns, start=0, stop=columns.count, now_ms=0)
     numbers = np.zeros(1, np.int64)
     # Kernels are compiled for read-only input.
     numbers.flags.writeable = False
@@ -45,6 +46,7 @@ def warm() -> None:
             scan(memoryview(data), [(0, len(data))])
             for _ in Decoder(fingerprint=True).decode(split(data)):
                 pass
+            Measurer(1).measure(split(data))
 
 
 def main() -> None:

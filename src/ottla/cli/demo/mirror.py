@@ -53,7 +53,7 @@ def mirror_and_kill(
 
 
 def _wait_for(bootstrap: str, topic: str, partitions: int, count: int, process: subprocess.Popen[bytes]) -> int:
-    """Wait until the topic has so many offsets; return how many it has."""
+    """Wait until the topic has this number of offsets; return how many it has."""
     places = [TopicPartition(topic, number) for number in range(partitions)]
     deadline = time.monotonic() + _SECONDS
     with Admin(bootstrap) as admin:

@@ -46,7 +46,7 @@ class HeadersIn(NamedTuple):
 
 
 @inlined
-def _length(column: Any, row: Any) -> Any:
+def length_of(column: Any, row: Any) -> Any:
     """Return the bytes of a value, -1 for null."""
     if len(column.ends) == 0 or (len(column.nulls) != 0 and column.nulls[row] != 0):
         return -1
@@ -64,7 +64,7 @@ def _write_value(out: Any, at: Any, column: Any, row: Any, length: Any) -> Any:
 
 
 @inlined
-def _header_range(headers: Any, row: Any) -> Any:
+def header_range(headers: Any, row: Any) -> Any:
     """Return the first and the last entry of a row's headers."""
     if len(headers.ends) == 0 or (len(headers.nulls) != 0 and headers.nulls[row] != 0):
         return 0, 0
@@ -76,8 +76,8 @@ def _headers_size(headers: Any, first: Any, last: Any) -> Any:
     """Return the bytes that the headers of a record take, their count included."""
     size = int_size(last - first)
     for i in range(first, last):
-        key = _length(headers.keys, i)
-        value = _length(headers.values, i)
+        key = length_of(headers.keys, i)
+        value = length_of(headers.values, i)
         size += int_size(key) + key + int_size(value) + max(value, 0)
     return size
 
@@ -95,7 +95,7 @@ def _write_headers(out: Any, at: Any, headers: Any, first: Any, last: Any, hashi
     """Write the entries of a row's headers, and absorb them into the hash."""
     for i in range(first, last):
         for column in (headers.keys, headers.values):
-            length = _length(column, i)
+            length = length_of(column, i)
             at = _write_value(out, at, column, i, length)
             if hashing:
                 low, high = _absorb_written(low, high, out, at, length)
@@ -138,9 +138,9 @@ def _write_batch(
         if count == 0:
             base_time = time
             max_time = time
-        key_size = _length(key, row)
-        value_size = _length(value, row)
-        first, last = _header_range(headers, row)
+        key_size = length_of(key, row)
+        value_size = length_of(value, row)
+        first, last = header_range(headers, row)
         # A record has its own length in front, so its size must be known before it is written.
         body = 1 + int_size(time - base_time) + int_size(count)
         body += int_size(key_size) + max(key_size, 0) + int_size(value_size) + max(value_size, 0)

@@ -32,6 +32,8 @@ SEED_HIGH = _F
 @inlined
 def _short(data: Any, at: Any, count: Any) -> Any:
     """Return up to seven bytes as one little-endian word."""
+    if at + 8 <= len(data):  # one load and a mask: the bytes behind them may be anything
+        return load(data, at) & ((np.uint64(1) << np.uint64(8 * count)) - np.uint64(1))
     word = np.uint64(0)
     for i in range(count):
         word |= np.uint64(data[at + i]) << np.uint64(8 * i)
@@ -48,12 +50,22 @@ def absorb_length(low: Any, high: Any, length: Any) -> Any:
 def absorb(low: Any, high: Any, data: Any, at: Any, count: Any) -> Any:
     """Absorb `count` bytes, after their length, into both lanes."""
     low, high = absorb_length(low, high, np.uint64(count))
-    end = at + count
+    return absorb_rest(low, high, data, at, at + count)
+
+
+@inlined
+def absorb_block(low: Any, high: Any, data: Any, at: Any) -> Any:
+    """Absorb sixteen bytes into both lanes."""
+    x = load(data, at)
+    y = load(data, at + 8)
+    return product(x ^ _A, y ^ low), product(x ^ _C, y ^ high)
+
+
+@inlined
+def absorb_rest(low: Any, high: Any, data: Any, at: Any, end: Any) -> Any:
+    """Absorb the bytes from `at` to `end`, which are all that is left, into both lanes."""
     while at + 16 <= end:
-        x = load(data, at)
-        y = load(data, at + 8)
-        low = product(x ^ _A, y ^ low)
-        high = product(x ^ _C, y ^ high)
+        low, high = absorb_block(low, high, data, at)
         at += 16
     if at < end:
         if at + 8 <= end:

@@ -1,0 +1,193 @@
+"""The counts of one tier: the tallies of a topic added up by bucket, with what is not known. Pure.
+
+Tallies of all kinds come in; `TierCount` goes out: a slice for each bucket and partition, the time up to which they are
+final, and the buckets that are in doubt, each with its reason.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from ottla.audit.coverage import CountedRange, Coverage, cover
+from ottla.errors import InputError
+from ottla.tally.values import APPEND_TIME, AuditMessage, RangeTally, SessionPage, Slice, add_up, bucket_of
+
+CLOCK_SKEW = 300.0
+"""Seconds that the clock of a writer may be ahead of ours."""
+
+
+@dataclass(frozen=True, slots=True)
+class Doubt:
+    """Buckets whose counts are not known, and why. None stands for no limit."""
+
+    first: int | None
+    last: int | None
+    reason: str
+
+    @property
+    def single(self) -> int | None:
+        """The bucket, if it is only one."""
+        return self.first if self.first == self.last else None
+
+    def covers(self, bucket: int) -> bool:
+        """Whether a bucket is in doubt."""
+        return (self.first is None or bucket >= self.first) and (self.last is None or bucket <= self.last)
+
+
+@dataclass(frozen=True, slots=True)
+class TierCount:
+    """What a tier counted of one topic."""
+
+    tier: str
+    topic: str
+    bucket_seconds: int
+    slices: Mapping[int, Mapping[int, Slice]]
+    """By bucket and partition."""
+    horizon: float
+    """Buckets that end before this are final."""
+    doubts: tuple[Doubt, ...] = ()
+    partitions: int = 0
+    """How many partitions the topic has; 0 if not known."""
+    is_append_time: bool = False
+    """Whether the broker set the times of records."""
+    by_bucket: Mapping[int, Slice] = field(default_factory=dict)
+    """All partitions together."""
+
+    def doubt(self, bucket: int) -> Doubt | None:
+        """Why a bucket's count is not known; None if it is."""
+        return next((doubt for doubt in self.doubts if doubt.covers(bucket)), None)
+
+
+def count_tier(tier: str, topic: str, tallies: Iterable[AuditMessage], *, now: float) -> TierCount:
+    """Add up the tallies of one tier and topic. Raises `InputError` if they have buckets of different length."""
+    listed = list(tallies)
+    lengths = {tally.bucket_seconds for tally in listed}
+    if len(lengths) > 1:
+        found = ", ".join(f"{seconds:,} s" for seconds in sorted(lengths))
+        raise InputError(f"tier {tier} counted topic {topic} in buckets of different length: {found}")
+    seconds = lengths.pop() if lengths else 1
+    counted = _Counted()
+    if not listed:
+        counted.doubts.append(Doubt(None, None, f"tier {tier} has no tallies of this topic"))
+    counted.add_ranges([tally for tally in listed if isinstance(tally, RangeTally)], now)
+    counted.add_sessions([tally for tally in listed if isinstance(tally, SessionPage)], now)
+    slices: dict[int, dict[int, Slice]] = {}
+    by_bucket: dict[int, Slice] = {}
+    for (partition, bucket), piece in sorted(add_up(counted.slices).items()):
+        slices.setdefault(bucket, {})[partition] = piece
+        known = by_bucket.get(bucket)
+        by_bucket[bucket] = piece if known is None else known + piece
+    return TierCount(
+        tier,
+        topic,
+        seconds,
+        slices,
+        counted.horizon,
+        tuple(counted.doubts),
+        counted.partitions,
+        counted.is_append_time,
+        by_bucket,
+    )
+
+
+class _Counted:
+    """Adds up the tallies of one tier."""
+
+    def __init__(self) -> None:
+        self.slices: list[Slice] = []
+        self.doubts: list[Doubt] = []
+        self.horizon = math.inf
+        self.partitions = 0
+        self.is_append_time = False
+
+    def add_ranges(self, tallies: list[RangeTally], now: float) -> None:
+        logs: dict[str, dict[int, list[RangeTally]]] = {}
+        for tally in tallies:
+            logs.setdefault(tally.topic_id, {}).setdefault(tally.partition, []).append(tally)
+            self.is_append_time |= tally.time == APPEND_TIME
+        newest = max(logs.values(), key=_written, default={})
+        for partitions in logs.values():
+            self._add_log(partitions, now, is_newest=partitions is newest)
+
+    def _add_log(self, partitions: dict[int, list[RangeTally]], now: float, *, is_newest: bool) -> None:
+        """Add a log: a topic under one id. Only the newest one still grows."""
+        number = max(tally.partitions for tallies in partitions.values() for tally in tallies)
+        if is_newest:
+            self.partitions = max(self.partitions, number)
+            for missing in sorted(set(range(number)) - partitions.keys()):
+                self.doubts.append(Doubt(None, None, f"partition {missing} was never counted"))
+        for partition, tallies in sorted(partitions.items()):
+            coverage = cover(tallies)
+            for counted in coverage.ranges:
+                self.slices += (_of_partition(piece, partition) for piece in counted.buckets)
+            self._add_gaps(partition, coverage)
+            if coverage.ranges:
+                self._add_beginning(partition, coverage.ranges[0])
+            if is_newest:
+                self._add_horizon(partition, coverage.as_of, now)
+
+    def _add_gaps(self, partition: int, coverage: Coverage) -> None:
+        for gap in coverage.gaps:
+            reason = f"offsets {gap.start} to {gap.stop} of partition {partition} were not counted"
+            self.doubts.append(Doubt(gap.first_bucket, gap.last_bucket, reason))
+
+    def _add_beginning(self, partition: int, first: CountedRange) -> None:
+        """What lies before the first counted offset is not known."""
+        if first.start == 0:
+            return
+        seconds = first.head.bucket_seconds
+        since = first.head.since
+        if since is None:
+            since = min((piece.first for piece in first.buckets), default=None)
+            last = None if since is None else bucket_of(since, seconds)
+        else:  # a bucket that begins exactly there is whole
+            last = bucket_of(since - 1e-3, seconds)
+        reason = f"partition {partition} was counted from offset {first.start} on"
+        self.doubts.append(Doubt(None, last, reason))
+
+    def _add_horizon(self, partition: int, as_of: float | None, now: float) -> None:
+        if as_of is not None and as_of > now + CLOCK_SKEW:
+            self.doubts.append(Doubt(None, None, f"the clock that counted partition {partition} is in the future"))
+        self.horizon = min(self.horizon, -math.inf if as_of is None else as_of)
+
+    def add_sessions(self, pages: list[SessionPage], now: float) -> None:
+        newest: dict[tuple[str, int], SessionPage] = {}
+        for page in pages:
+            known = newest.get((page.session, page.page))
+            if known is None or page.number > known.number:
+                newest[page.session, page.page] = page
+        for page in newest.values():
+            self.slices += page.buckets
+            who = f"{page.role or 'client'} {page.session[:8]} on {page.host or 'an unknown host'}"
+            for bucket in page.unsure:
+                self.doubts.append(Doubt(bucket, bucket, f"{who} does not know whether some records arrived"))
+            if page.is_doubtful:
+                self.doubts.append(Doubt(None, page.ceiling, f"{who} lost count"))
+            if page.as_of > now + CLOCK_SKEW:
+                self.doubts.append(Doubt(page.floor, None, f"the clock of {who} is in the future"))
+            elif page.state == "open" and now >= page.as_of + page.lease:
+                self.doubts.append(Doubt(page.floor, page.ceiling, f"{who} ended without a last tally"))
+            elif page.state == "open":
+                # Records that were on their way then, if they are of an older bucket than usual, are not in it.
+                is_usual = page.floor >= bucket_of(page.as_of, page.bucket_seconds) - page.bucket_seconds
+                self.horizon = min(self.horizon, page.as_of if is_usual else float(page.floor))
+
+
+def _written(partitions: dict[int, list[RangeTally]]) -> float:
+    return max(tally.written for tallies in partitions.values() for tally in tallies)
+
+
+def _of_partition(piece: Slice, partition: int) -> Slice:
+    if piece.partition == partition:
+        return piece
+    return Slice(
+        start=piece.start,
+        count=piece.count,
+        bytes=piece.bytes,
+        fingerprint=piece.fingerprint,
+        first=piece.first,
+        last=piece.last,
+        partition=partition,
+    )

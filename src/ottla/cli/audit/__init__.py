@@ -1,0 +1,1 @@
+"""`ottla audit`: count topics by time, compare tiers, and name the records that differ."""

@@ -1,0 +1,1 @@
+"""Tiers are compared, and records that differ are named."""

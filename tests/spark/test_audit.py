@@ -1,0 +1,61 @@
+"""Topics are counted and tiers compared by tasks of Spark, with the results of the local engine."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from tests.audit import pipeline
+from tests.audit.pipeline import BEGIN, Item
+
+from ottla.cluster import LocalCluster
+from ottla.errors import ConfigError
+from ottla.jobs import compare, tallies, tally
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.broker
+
+
+def _items(count: int) -> list[Item]:
+    return [Item(n % 4, b"k%d" % n, b"v%d" % n, (BEGIN + n * 3000 // count) * 1000) for n in range(count)]
+
+
+def test_spark_counts_and_compares_as_threads_do(
+    kafka: LocalCluster, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tallies, "CELL_RECORDS", 500)
+    items = _items(4000)
+    pipeline.write(kafka.bootstrap, "spark-audit-left", [items])
+    pipeline.write(kafka.bootstrap, "spark-audit-right", [[*items[:2000], *items[2001:]]])
+    for topic, tier in (("spark-audit-left", "left"), ("spark-audit-right", "right")):
+        report = tally(
+            topic,
+            brokers=kafka.bootstrap,
+            tier=tier,
+            audit_topic="spark-audit",
+            names={topic: "clicks"},
+            spark=spark,
+        )
+        assert len(report.tallies) >= 8
+    tiers = ["left", "right"]
+    now = 2_000_000_000.0
+    by_spark = compare(audit=kafka.bootstrap, audit_topic="spark-audit", tiers=tiers, spark=spark, now=now)
+    by_threads = compare(audit=kafka.bootstrap, audit_topic="spark-audit", tiers=tiers, now=now)
+    from_data = compare(
+        topics=["clicks"],
+        tiers=tiers,
+        data=dict.fromkeys(tiers, kafka.bootstrap),
+        names={tier: {"clicks": f"spark-audit-{tier}"} for tier in tiers},
+        spark=spark,
+        now=now,
+    )
+    shown = [[row.to_json() for row in found.rows] for found in (by_spark, by_threads, from_data)]
+    assert shown[0] == shown[1]
+    assert [row["verdict"] for row in shown[0]] == [row["verdict"] for row in shown[2]]
+
+
+def test_spark_without_a_session_is_refused() -> None:
+    with pytest.raises(ConfigError, match="needs a session"):
+        compare(audit="localhost:1", engine="spark")

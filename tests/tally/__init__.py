@@ -1,0 +1,1 @@
+"""Tallies and how they are counted."""
