@@ -47,6 +47,7 @@ EXCEPTIONS = {
     "class:produce.lane:Lane": "the state machine of one partition",
     "constructor:produce.producer:Producer": "settings, most of them shared with the other clients",
     "module:produce.producer": "the public interface of a producer: most of it is docstrings",
+    "module:produce.sender": "carries out every effect of the core, one branch each",
     "class:produce.sender:Sender": "half of it are the calls of other threads, one method each",
     "class:produce.spool.store:Store": "one method for each operation on the files of a spool",
     "class:produce.topics:Topics": "the second half of the core",

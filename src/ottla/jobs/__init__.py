@@ -1,8 +1,9 @@
 """What to do with ranges of offsets: archive, replay and mirror topics, count them and compare tiers.
 
-`archive`, `replay`, `mirror`, `tally`, `compare` and `find_differences` do everything with one call. Below them are jobs
-(functions of one range that return a receipt) and the rounds around them; a job knows no engine. Names are imported on
-first use: the process in which a Spark query plans its batches does not need the modules that decode records.
+`archive`, `replay`, `mirror`, `tally`, `compare` and `find_differences` do everything with one call. Below them are
+jobs (functions of one range that return a receipt) and the rounds around them; a job knows no engine. Names are
+imported on first use: the process in which a Spark query plans its batches does not need the modules that decode
+records.
 """
 
 from __future__ import annotations

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ottla.errors import KeptInSpool
-from ottla.produce.core import Send
 from ottla.produce.delivery import Outcome
+from ottla.produce.effects import Send
 from ottla.produce.outgoing import Outgoing
 from ottla.tally.publisher import Publisher
 from ottla.tally.slices import slices_of

@@ -117,7 +117,7 @@ class Sender:
         self._charged_bytes = 0
         """How much of the core's account is charged to the budget."""
         self.fast_path: FastPath | None = None
-        if context.spool is None and context.gate is None:
+        if context.spool is None and context.gate is None and context.counting is None:
             seconds = cluster.timeouts.request
             self.fast_path = FastPath(self._core, loop, context.intake, request_seconds=seconds)
         self._swept_at = 0.0
