@@ -9,9 +9,10 @@ import pytest
 from ottla.admin.settings import Setting, SettingSource
 from ottla.admin.topics import TopicDescription
 from ottla.errors import ConfigError, InputError, MirrorError
-from ottla.fetch.cursor import Cursor
-from ottla.mirror.lane import Lane
+from ottla.fetch.cursor import Cursor, Piece, ResponseMemory
+from ottla.mirror.lane import Lane, Phase
 from ottla.mirror.passage import Acceptance, Reason, passed_on, reason_to_recode
+from ottla.mirror.recode import Recoder
 from ottla.mirror.rules import Policy
 from ottla.mirror.takeover import Fault, Finding, Position, Tail, locate, scan_start
 from ottla.mirror.terms import Mark, OffsetMap, Run, Term, joined
@@ -239,3 +240,20 @@ def test_a_mirror_that_was_frozen_takes_over_again_before_it_sends_anything(slep
     lane.taken_over(term(), Cursor(lane.source, 0), 10.0, 1000.0)
     assert not lane.is_outdated(11.0, 1001.0)
     assert lane.is_outdated(11.0 + slept, 1001.0 + suspended)
+
+
+def test_a_lane_ends_at_its_stop_though_only_a_marker_lies_before_it() -> None:
+    lane = Lane(TopicPartition("s", 0), TopicPartition("t", 0), first=0, stop=4)
+    cursor = Cursor(lane.source, 0, 4)
+    lane.taken_over(term(runs=(), mark=None, start=Mark(0, 0, 51)), cursor, 10.0, 1000.0)
+    (new,) = encode(from_list([b"a", b"b", b"c"]), now_ms=1000)
+    batches = [
+        Batch.parse(pack_header(restamp(new.header, base_offset=offset)) + bytes(new.records)) for offset in (0, 4)
+    ]
+    lane.add(Piece(cursor, batches, 0, 4, 7, ResponseMemory(0)), Recoder())
+    lane.journaled(lane.entry())
+    outbound = lane.sendable(11.0)
+    assert outbound is not None
+    lane.sent(outbound, 11.0, 1001.0)
+    lane.accept(outbound, 51)
+    assert (lane.phase, lane.position, lane.counts.records) == (Phase.DONE, 4, 3)
