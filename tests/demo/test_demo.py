@@ -18,11 +18,14 @@ def test_the_demo_ends_with_a_proof_and_leaves_nothing_behind(tmp_path: Path) ->
     command = [sys.executable, "-m", "ottla.cli", "demo", "--records", "50000"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=240, env=_environment(tmp_path), check=False)
     assert done.returncode == 0, done.stderr
-    written, seen, handled, archived = re.findall(r"fingerprint (?:written|read|handled|archived) +(\S+)", done.stdout)
-    assert written == seen == handled == archived
+    written, seen, handled, mirrored, archived = re.findall(r"fingerprint (?:[a-z]+) +(\S+)", done.stdout)
+    assert written == seen == handled == mirrored == archived
     assert "receipts against" in done.stdout
     assert written.startswith("50000:")
-    assert done.stdout.count("killed with SIGKILL") == 3, "a broker, a producing program and a node"
+    assert done.stdout.count("killed with SIGKILL") == 4, "a broker, a producing program, a node and the mirror"
+    assert "both topics have 50,000 records" in done.stdout
+    assert re.search(r"the audit: missing, partition 1, offset 4166 of the left topic, key user-\d+", done.stdout)
+    assert re.search(r"the audit: duplicated, partition 2, offset \d+ of the right topic, key user-\d+", done.stdout)
     assert "the members of group demo-readers read each of them once" in done.stdout
     shares = [int(share) for share in re.findall(r"member \d: .* (\d+) partitions", done.stdout)]
     assert sum(shares) == 6

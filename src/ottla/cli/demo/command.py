@@ -75,8 +75,8 @@ def demo(records: int) -> None:
     """Write, read, share, mirror and archive a million records on real brokers, and prove that none was lost.
 
     Three brokers are the edge, another one is the aggregate. On the way a broker, a producing program, a node of a
-    fleet and the mirror are killed; at the end Spark archives the topic from the aggregate. Everything runs in a
-    temporary folder, which is deleted at the end.
+    fleet and the mirror are killed; Spark archives the topic from the aggregate; at the end an audit names a lost and a
+    doubled record that counting does not find. Everything runs in a temporary folder, which is deleted at the end.
 
     \b
     Example:
@@ -84,6 +84,7 @@ def demo(records: int) -> None:
     """
     from ottla.cli.cluster.view import JarProgress
     from ottla.cli.demo.archive import archive_and_verify
+    from ottla.cli.demo.audit import plant_and_find
     from ottla.cli.demo.fleet import share_and_kill
     from ottla.cli.demo.mirror import mirror_and_kill
     from ottla.cluster import LocalCluster
@@ -104,6 +105,7 @@ def demo(records: int) -> None:
                 edge.bootstrap, aggregate.bootstrap, TOPIC, partitions=PARTITIONS, records=records, say=_say
             )
             archived = archive_and_verify(aggregate.bootstrap, TOPIC, Path(folder) / "archive", _say)
+            plant_and_find(aggregate.bootstrap, TOPIC, partitions=PARTITIONS, records=records, say=_say)
     _report(records, written, read_back, grouped, shared=shared, mirrored=mirrored, archived=archived)
 
 
@@ -281,6 +283,8 @@ def _report(
     _say(f"  {command} consume clicks --until latest")
     _say(f"  {command} topics describe clicks")
     _say(f"  {command} archive clicks --to clicks-archive")
+    _say(f"  {command} mirror --help")
+    _say(f"  {command} audit --help")
     _say("  README.md, DESIGN.md and docs/ say how it works")
 
 
