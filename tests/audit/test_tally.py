@@ -190,6 +190,19 @@ def test_what_is_wrong_is_said_before_anything_is_counted(kafka: LocalCluster) -
     assert compare(audit=boot, audit_topic="audit-wrong").unreadable == 1
 
 
+def test_a_topic_that_cannot_be_compared_does_not_hide_the_others(kafka: LocalCluster) -> None:
+    for name in ("tally-fine", "tally-odd"):
+        pipeline.write(kafka.bootstrap, name, [records(10)])
+        tally(name, brokers=kafka.bootstrap, tier="edge", audit_topic="audit-odd")
+    tally("tally-fine", brokers=kafka.bootstrap, tier="hq", audit_topic="audit-odd")
+    with pytest.raises(ConfigError, match="in buckets of 600 s, and 60 s were asked for"):
+        tally("tally-odd", brokers=kafka.bootstrap, tier="edge", audit_topic="audit-odd", bucket_seconds=60)
+    tally("tally-odd", brokers=kafka.bootstrap, tier="hq", audit_topic="audit-odd", bucket_seconds=60)
+    comparison = compare(audit=kafka.bootstrap, audit_topic="audit-odd", tiers=["edge", "hq"])
+    assert {(row.topic, str(row.verdict)) for row in comparison.rows} == {("tally-fine", "complete")}
+    assert comparison.problems == ("topic tally-odd was counted in buckets of different length: edge 600 s, hq 60 s",)
+
+
 def test_the_audit_topic_is_created_compacted(kafka: LocalCluster) -> None:
     with Brokers(bootstrap=kafka.bootstrap).cluster() as cluster:
         ensure_topic(cluster, "audit-created")

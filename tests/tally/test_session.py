@@ -52,6 +52,23 @@ def test_records_far_from_the_present_wait_for_a_page_that_covers_them() -> None
     assert page.ceiling == piece(500).start
 
 
+def test_while_a_page_is_being_published_only_what_both_pages_cover_may_go() -> None:
+    session = Session(AUDIT, id="s", role="producer")
+    session.expect("clicks", [piece(-50)])
+    publish(session, NOW)
+    assert session.is_announced("clicks", [piece(-50)])
+    session.count("clicks", 0, [piece(-50)])
+    ((page,),) = session.pages(NOW + 1)
+    assert page.floor > piece(-50).start
+    # The page on its way says that nothing more comes for this bucket. It may be the last one.
+    assert not session.expect("clicks", [piece(-50)])
+    assert session.expect("clicks", [piece(0)])
+    session.published(page)
+    assert not session.is_announced("clicks", [piece(-50)])
+    publish(session, NOW + 2)
+    assert session.is_announced("clicks", [piece(-50)])
+
+
 def test_a_page_replaces_the_one_before_it() -> None:
     session = Session(AUDIT, id="s", role="producer")
     for number in range(3):

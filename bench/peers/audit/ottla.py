@@ -35,11 +35,11 @@ def table(record_bytes: int) -> pa.Table:
     )
 
 
-def _produce(job: Job, *, is_counted: bool) -> Moved:
+def _produce(job: Job, *, is_counted: bool, codec: str = "none") -> Moved:
     audit = ottla.Audit(tier="bench", topic=f"audit-{uuid4().hex[:8]}", publish_every=1.0) if is_counted else None
     rows = table(job.record_bytes)
     rounds = max(1, job.records // _ROWS)
-    with ottla.Producer(job.bootstrap, acks=1, audit=audit) as producer:
+    with ottla.Producer(job.bootstrap, acks=1, audit=audit, compression=codec) as producer:
         producer.send_table(job.topic, rows.slice(0, _WARMUP))
         producer.flush(_WAIT_SECONDS)
         gc.collect()
@@ -97,6 +97,8 @@ def _compare_on_spark(job: Job) -> Moved:
 VARIANTS: dict[str, Callable[[Job], Moved]] = {
     "tables": partial(_produce, is_counted=False),
     "tables, counted": partial(_produce, is_counted=True),
+    "tables, zstd": partial(_produce, is_counted=False, codec="zstd"),
+    "tables, zstd, counted": partial(_produce, is_counted=True, codec="zstd"),
     "count by headers": partial(_count, headers_only=True),
     "count by records": partial(_count, headers_only=False),
     "fingerprint": _fingerprint,

@@ -7,6 +7,7 @@ count, otherwise the offsets are a gap. So a sum is never wrong, only incomplete
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -93,14 +94,16 @@ def cover(tallies: Iterable[RangeTally]) -> Coverage:
     chosen: list[CountedRange] = []
     gaps: list[Gap] = []
     end = max(stop for stops in candidates.values() for stop in stops)
-    position = min(candidates)
+    starts = sorted(candidates)
+    position = starts[0]
     while position < end or (not chosen and position in candidates):
-        path = _path(candidates, position, end)
+        path = _path(candidates, position)
         chosen += path
         position = max(position, path[-1].stop if path else position)
         if position >= end:
             break
-        following = min((start for start in candidates if start > position), default=end)
+        number = bisect_right(starts, position)
+        following = starts[number] if number < len(starts) else end
         after = candidates.get(following, {})
         next_range = after[max(after)] if after else None
         gaps.append(_gap(position, following, chosen[-1] if chosen else None, next_range))
@@ -111,7 +114,7 @@ def cover(tallies: Iterable[RangeTally]) -> Coverage:
     return Coverage(tuple(chosen), tuple(gaps), as_of or None)
 
 
-def _path(candidates: dict[int, dict[int, CountedRange]], start: int, end: int) -> list[CountedRange]:
+def _path(candidates: dict[int, dict[int, CountedRange]], start: int) -> list[CountedRange]:
     """Return ranges that follow each other without a gap from `start`, as far as possible."""
     before: dict[int, CountedRange | None] = {start: None}
     open_ends = [start]

@@ -116,7 +116,7 @@ class Consumer:
         self._cluster = self._context.cluster
         self._fetcher = Fetcher(self._cluster, policy, channel="consume", events=self._context.events)
         self._dispenser = Dispenser(self._fetcher, decoder, self._context.events)
-        self._counting = None if audit is None else self._new_counting(audit, security, client_id, fetching)
+        self._counting = None if audit is None else self._new_counting(audit, client_id, fetching)
         self._wake = self._fetcher.ring
         self._background = BackgroundTasks(wake=self._wake, name=client_id)
         self._subscription = Subscription(
@@ -452,9 +452,10 @@ class Consumer:
         if self._assignment.is_in_listener:
             raise OttlaError(f"a listener may seek, pause and commit, but not {call}; stop() ends the iteration")
 
-    def _new_counting(self, audit: Audit, security: Security, client_id: str, fetching: Fetching) -> Counting:
+    def _new_counting(self, audit: Audit, client_id: str, fetching: Fetching) -> Counting:
         check_kind("audit", audit, Audit)
-        publisher = Publisher(audit, self._cluster.bootstrap, role="consumer", security=security, client_id=client_id)
+        cluster = self._cluster
+        publisher = Publisher(audit, cluster.bootstrap, role="consumer", security=cluster.security, client_id=client_id)
         counting = Counting(publisher, self._dispenser.positions, max_batch_bytes=fetching.max_batch_bytes)
         self._dispenser.counting = counting
         return counting

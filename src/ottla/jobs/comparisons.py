@@ -38,6 +38,8 @@ class Comparison:
     compared_at: float
     unreadable: int = 0
     """Records of the audit topic that are no tallies."""
+    problems: tuple[str, ...] = ()
+    """Why topics could not be compared at all."""
 
     @property
     def verdicts(self) -> Counter[Verdict]:
@@ -117,13 +119,21 @@ def compare(
         raise InputError(f"there are no tallies of {_named(listed)} to compare")
     rows: list[Row] = []
     rules = Rules(now=moment_now, delay=float(delay), by_partition=by_partition)
+    problems: list[str] = []
     for topic, by_tier in notes.by_topic().items():
-        counts = [count_tier(tier, topic, by_tier.get(tier, ()), now=moment_now) for tier in found]
-        rows += (row for row in compare_topic(topic, counts, rules) if _is_inside(row, start, stop))
+        try:
+            counts = [count_tier(tier, topic, by_tier.get(tier, ()), now=moment_now) for tier in found]
+            compared = compare_topic(topic, counts, rules)
+        except InputError as error:
+            if listed is not None and len(listed) == 1:
+                raise
+            problems.append(str(error))  # one topic must not hide the others
+            continue
+        rows += (row for row in compared if _is_inside(row, start, stop))
     missing = [topic for topic in listed or () if topic not in notes.by_topic()]
     if missing:
         raise InputError(f"there are no tallies of {_named(missing)} to compare")
-    return Comparison(tuple(found), tuple(rows), moment_now, notes.unreadable)
+    return Comparison(tuple(found), tuple(rows), moment_now, notes.unreadable, tuple(problems))
 
 
 def _cell(spark: SparkSession | None) -> int:

@@ -28,6 +28,7 @@ from ottla.cli.options.security import security_options
 from ottla.cli.options.types import Duration, parsed
 from ottla.cli.output.tables import table, terminal_width
 from ottla.cli.terminal.progress import LiveLine
+from ottla.text import printable
 
 if TYPE_CHECKING:
     from ottla.audit.compare import Judged, Row
@@ -177,6 +178,8 @@ def _print(comparison: Comparison, *, as_json: bool, show_all: bool) -> None:
 
     if comparison.unreadable:
         click.echo(f"warning: {comparison.unreadable:,} records of the audit topic are no tallies", err=True)
+    for problem in comparison.problems:
+        click.echo(f"warning: {printable(problem)}", err=True)
     if as_json:
         for row in comparison.rows:
             click.echo(json.dumps(row.to_json()))
@@ -220,5 +223,7 @@ def _raise_alert(comparison: Comparison) -> None:
             f"not all of it arrived: {text} of {counted(len(comparison.rows), 'bucket')};"
             " 'ottla audit find' names the records"
         )
+    if comparison.problems:
+        raise Incomplete(f"{counted(len(comparison.problems), 'topic')} could not be compared")
     if counts[Verdict.UNKNOWN]:
         raise Incomplete(f"{counts[Verdict.UNKNOWN]:,} of {len(comparison.rows):,} buckets are unknown")
