@@ -70,7 +70,10 @@ def shared_brokers(base: Path) -> Iterator[LocalCluster]:
 @contextmanager
 def hasty_broker(base: Path) -> Iterator[LocalCluster]:
     """One broker with short timeouts, which all workers share, too."""
-    with _shared(base, lambda folder: SharedCluster("hasty", brokers=1, dir=folder, settings=_HASTY)) as cluster:
+    # In a folder of its own: the commands of a cluster find all others of its folder.
+    with _shared(
+        base, lambda folder: SharedCluster("hasty", brokers=1, dir=folder / "hasty", settings=_HASTY)
+    ) as cluster:
         yield cluster
 
 
@@ -106,8 +109,9 @@ def mend(kafka: LocalCluster) -> list[int]:
 
 def remove_shared(base: Path) -> None:
     """At the end of a run with workers."""
-    for status in LocalCluster.all(base / "clusters"):
-        LocalCluster(status.name, dir=base / "clusters").down()
+    for folder in (base / "clusters", base / "clusters" / "hasty"):
+        for status in LocalCluster.all(folder):
+            LocalCluster(status.name, dir=folder).down()
 
 
 def _cluster(kind: type[LocalCluster], folder: Path) -> LocalCluster:

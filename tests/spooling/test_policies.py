@@ -106,7 +106,7 @@ def test_dropped_records_are_exactly_those_that_were_reported(puppet: NewPuppet,
     assert sum(event["records"] for event in dropped) == missing == outcomes["failed"]
     assert {event["topic"] for event in dropped} == {"t"}
     assert all(event["first_timestamp"] <= event["last_timestamp"] for event in dropped)
-    assert len(delivered) * _SIZE > _LIMIT // 2, "no more than necessary"
+    assert len(delivered) * _SIZE > _LIMIT // 3, "not much more than necessary"
 
 
 def test_a_dropped_batch_that_comes_back_takes_the_number_of_no_other(puppet: NewPuppet, tmp_path: Path) -> None:

@@ -218,7 +218,10 @@ def check(fire: Fire) -> None:
     taken_away = {(event["partition"], event["start"], event["attempt"]) for event in events}
     unexplained = []
     snapshot = fire.store.look()
+    has_gone_back = any(event["event"] == "StoreWentBack" for event in read_events(fire.path))
     for attempts in repeated(handled):
+        if has_gone_back:  # a store that forgot has its units planned again, from their first attempt on
+            continue
         assert len({entry.attempt for entry in attempts}) == len(attempts), attempts
         assert sum(entry.ending == "done" for entry in attempts) <= 1, attempts
         assert [entry.attempt for entry in attempts] == sorted(entry.attempt for entry in attempts), attempts
