@@ -64,7 +64,10 @@ bench: java $(STAMP) warm
 	@$(BIN)/python -m bench consume
 	@$(BIN)/python -m bench spark
 	@$(BIN)/python -m bench fleet
+	@$(BIN)/python -m bench scale
 	@$(BIN)/python -m bench start
+	@$(BIN)/python -m bench mirror
+	@$(BIN)/python -m bench audit
 
 soak: java $(STAMP) warm
 	@$(BIN)/pytest -m long $(TOGETHER)
@@ -76,6 +79,7 @@ soak: java $(STAMP) warm
 	@$(BIN)/python -m tests.spark.archive_kills --kills 20
 	@$(BIN)/python -m tests.spark.sink_kills --kills 20
 	@$(BIN)/python -m tests.jobs.replay_kills --kills 20
+	@$(BIN)/python -m tests.mirror.kills --kills 500
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
