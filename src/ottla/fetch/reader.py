@@ -508,7 +508,7 @@ class Reader:
             self._end(fetcher)
 
     def _drop(self, fetcher: Fetcher) -> None:
-        """End a fetcher that nobody has any more. It runs in a finalizer, on any thread: it must not wait."""
+        """End the fetcher of a dropped prefetch. It runs in a finalizer, on any thread: it must not wait."""
         if self.cluster.is_inherited:
             return
 

@@ -61,7 +61,7 @@ class _Cache:
         self._young, self._old = _Generation(), _Generation()
 
     def get(self, value: str | int, rows: int) -> _Column | None:
-        """Return a column of this value with at least so many rows, if there is one."""
+        """Return a column of this value with at least `rows` rows, if there is one."""
         column = self._young.columns.get(value)
         if column is None:
             column = self._old.columns.get(value)
