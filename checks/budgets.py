@@ -39,6 +39,7 @@ EXCEPTIONS = {
     "class:engines.fleet.sqlite_store:SqliteStore": "one method for each step of `Rules`",
     "class:engines.fleet.rules:Rules": "every transition of a unit in one place, which is its point",
     "module:errors": "one tree of exceptions",
+    "module:fetch.fetcher": "the actor of one loop: every event of it in one place",
     "class:fetch.fetcher:Fetcher": "one method for each event of the loop",
     "module:fetch.reader": "the public interface of a reader: most of it is docstrings",
     "class:mirror.forwarder:Forwarder": "one method for each event of the loop",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import struct
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -12,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ottla.errors import CorruptBatch
-from ottla.wire import decode
+from ottla.wire import constants, decode
 from ottla.wire.batch import IS_CONTROL, IS_LOG_APPEND, Batch, split
 from ottla.wire.constants import constant
 from ottla.wire.decode import COLUMNS, Decoder
@@ -150,3 +151,29 @@ def test_a_constant_column_has_its_value_in_every_row(value: str | int, rows: in
     assert len(column) == rows
     assert column.to_pylist() == [value] * rows
     assert column.type == (pa.string() if isinstance(value, str) else pa.int32())
+
+
+@pytest.mark.parametrize("value", ["clicks", 3])
+def test_a_constant_column_is_pickled_without_the_rows_of_others(value: str | int) -> None:
+    """Regression: after a large read, a batch of one row took two megabytes in a pickle."""
+    constant(value, 50_000)
+    column = constant(value, 2)
+    assert len(pickle.dumps(column)) < 1_000
+    assert pickle.loads(pickle.dumps(column)).equals(column)
+
+
+def test_constant_columns_are_kept_within_a_limit_and_those_in_use_longest(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Regression: columns of up to 256 values were kept, 4 MB each."""
+    cache = constants._Cache()
+    monkeypatch.setattr(constants, "_cache", cache)
+
+    def kept_bytes() -> int:
+        generations = cache._young, cache._old
+        return sum(column.size_bytes for kept in generations for column in kept.columns.values())
+
+    in_use = constant("clicks", 60_000)
+    for partition in range(200):
+        constant(partition, 60_000)
+        assert constant("clicks", 60_000).buffers()[2].address == in_use.buffers()[2].address
+        assert kept_bytes() <= 16 << 20
+    assert kept_bytes() > 4 << 20

@@ -277,11 +277,13 @@ class Consumer:
             portion = self._next(Deadline.after(_NAP))
             if portion is None:
                 continue
+            received = portion.used
             for record in records_of(portion.rest()):
-                portion.used += 1  # The positions are computed from this only when needed.
+                received += 1
+                portion.used = received  # The positions are computed from this only when needed.
                 yield record
-                if positions.underway is not portion:
-                    break  # The partition was released, or the program called seek().
+                if positions.underway is not portion or portion.used != received:
+                    break  # Released, or the program called seek(), or another iterator of it took records.
                 if monotonic() >= self._maintain_at and not self._maintain_between(portion):
                     break
 

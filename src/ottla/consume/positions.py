@@ -45,6 +45,7 @@ class Portion:
         return self._after(self.used - 1)
 
     def _after(self, count: int) -> int:
+        count = min(count, len(self.records))
         return self.first if count <= 0 else int(self.records.column("offset")[count - 1].as_py()) + 1
 
     @property

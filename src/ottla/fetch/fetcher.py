@@ -13,6 +13,7 @@ import operator
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from ottla.errors import BrokerError, CorruptBatch, ErrorCode, OttlaError, WireError
 from ottla.events import Events
@@ -32,6 +33,9 @@ from ottla.net.metadata import Metadata
 from ottla.net.refresh import MetadataRefresh
 from ottla.wire import fetch
 from ottla.wire.scan import Batches, scan
+
+if TYPE_CHECKING:
+    from ottla.events import RangeLost
 
 _LEAST_BYTES = 1 << 16
 """A request for less is not worth it, unless the buffer is empty."""
@@ -71,7 +75,14 @@ class Fetcher:
     """Fetches from `start` to `stop`. `channel` names its connections."""
 
     def __init__(
-        self, cluster: Cluster, policy: FetchPolicy, *, channel: str, events: Events, buffers: Buffers | None = None
+        self,
+        cluster: Cluster,
+        policy: FetchPolicy,
+        *,
+        channel: str,
+        events: Events,
+        buffers: Buffers | None = None,
+        report_loss: Callable[[RangeLost], None] | None = None,
     ) -> None:
         self.channel = channel
         self._cluster = cluster
@@ -88,7 +99,12 @@ class Fetcher:
         self._turns: deque[Cursor] = deque()
         """The cursors in the order of the next requests: those that got records move to the end."""
         self._recovery = Recovery(
-            cluster, policy, background=self._loop.background, events=events, chance=self._loop.chance
+            cluster,
+            policy,
+            background=self._loop.background,
+            events=events,
+            chance=self._loop.chance,
+            report_loss=report_loss,
         )
         self._leaders = Leaders(self._new_refresh())
         self._sessions: dict[int, Session] = {}
@@ -96,6 +112,7 @@ class Fetcher:
         self._full_since = math.inf
         """Since when the buffer is full, so that no request is sent."""
         self._all_fetched: Callable[[], None] | None = None
+        self._ended: Callable[[], None] | None = None
         self._is_bulk = False
         """Whether the last piece that was taken was large: then two threads fetch and decode at the same time."""
 
@@ -109,6 +126,11 @@ class Fetcher:
         """Stop fetching and drop what is in the buffer."""
         self._loop.stop(self, Deadline.after(_STOP_SECONDS))
         self.buffer.clear()
+
+    def stop_soon(self, ended: Callable[[], None]) -> None:
+        """Stop fetching, without waiting for it. Then the loop's thread calls `ended`. Finalizers may call it."""
+        self._ended = ended
+        self._loop.stop_soon()
 
     def add(self, cursors: Iterable[Cursor]) -> None:
         """Read these cursors from now on."""
@@ -238,6 +260,9 @@ class Fetcher:
                 if link.requests:  # its response would reach the next reader; an idle connection is reused
                     link.connection.close()
         self._loop.background.join(Deadline.after(_TASK_SECONDS))
+        if self._ended is not None:
+            self.buffer.clear()
+            self._ended()
 
     def _new_refresh(self) -> MetadataRefresh:
         timeouts = self._cluster.timeouts

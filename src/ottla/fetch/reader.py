@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import weakref
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
@@ -16,7 +17,6 @@ import pyarrow as pa
 
 from ottla.config import PLAINTEXT, Retry, Security, Timeouts, check_callable, check_kind
 from ottla.errors import InputError, OttlaError, WireError
-from ottla.events.hub import Events
 from ottla.fetch import bounds
 from ottla.fetch.bounds import Bound
 from ottla.fetch.cursor import END_OF_LOG, Cursor, Failed, Piece
@@ -76,27 +76,50 @@ class _Watch(NamedTuple):
 _NO_WATCH = _Watch()
 
 
+class _Once:
+    """Calls a function, if there is one, the first time that it is called. Threads may share it."""
+
+    def __init__(self, function: Callable[[], None] | None) -> None:
+        self._functions = [] if function is None else [function]
+
+    def __call__(self) -> None:
+        try:
+            function = self._functions.pop()
+        except IndexError:
+            return  # another call was first
+        function()
+
+
 class Prefetch:
     """A range whose first response is fetched before the range is read.
 
-    `Reader.decoded` takes it over and continues. `close` ends one that is not needed.
+    `Reader.decoded` takes it over and continues. `close` ends one that is not needed; one that is dropped ends, too.
     """
 
-    __slots__ = ("_end", "_fetcher", "_losses", "plan")
+    __slots__ = ("__weakref__", "_dropped", "_end", "_fetcher", "_losses", "plan")
 
     def __init__(
-        self, plan: ReadPlan, fetcher: Fetcher, losses: DeferredLosses, end: Callable[[Fetcher], None]
+        self,
+        plan: ReadPlan,
+        fetcher: Fetcher,
+        losses: DeferredLosses,
+        *,
+        end: Callable[[Fetcher], None],
+        drop: Callable[[Fetcher], None],
     ) -> None:
         self.plan = plan
         self._fetcher: Fetcher | None = fetcher
         self._losses = losses
         self._end = end
+        self._dropped = weakref.finalize(self, drop, fetcher)
+        self._dropped.atexit = False
 
     def close(self) -> None:
         """Stop fetching, unless a reader took it over."""
         fetcher, self._fetcher = self._fetcher, None
         if fetcher is not None:
             self._end(fetcher)
+            self._dropped.detach()
 
     def taken(self) -> Fetcher:
         """Hand over the fetcher to its reader. From now on it may use all of its memory.
@@ -106,6 +129,7 @@ class Prefetch:
         fetcher, self._fetcher = self._fetcher, None
         if fetcher is None:
             raise InputError("this prefetch was already read or closed; a prefetch can be read only once")
+        self._dropped.detach()
         self._losses.release()
         fetcher.buffer.restore()
         return fetcher
@@ -223,7 +247,7 @@ class Reader:
 
         plan = self._plan(what, "earliest", "latest", None, None)
         losses = DeferredLosses(self._context.events)
-        fetcher = self._fetcher(plan.cursors, plan.followed, Events(losses))
+        fetcher = self._fetcher(plan.cursors, plan.followed, losses)
         fetcher.buffer.shrink(self._fetching.request_bytes)
         self._fetchers.add(fetcher)
         try:
@@ -232,7 +256,7 @@ class Reader:
         except BaseException:
             self._end(fetcher)
             raise
-        return Prefetch(plan, fetcher, losses, self._end)
+        return Prefetch(plan, fetcher, losses, end=self._end, drop=self._drop)
 
     def decoded(
         self,
@@ -250,8 +274,8 @@ class Reader:
         """Read as `read` does, but yield each stretch of records with its count and fingerprint, for receipts.
 
         `check` is called from time to time while no records come; an error that it raises ends the iterator.
-        `all_fetched` is called on the fetching thread when the brokers have sent everything; it must not block. Raises
-        as `read` does.
+        `all_fetched` is called once, on this thread or the fetching one, when the brokers have sent everything; it must
+        not block. Raises as `read` does.
         """
         decoding = PieceDecoder(self._decoder(columns, fingerprint=fingerprint), self._context.events)
         watch = _Watch(check, all_fetched)
@@ -471,10 +495,13 @@ class Reader:
             return
         if decoding is not None:
             decoding.following = fetcher.buffer.following
-        if watch.all_fetched is not None:
-            fetcher.tell_when_fetched(watch.all_fetched)
+        tell = _Once(watch.all_fetched)
         try:
             self._fetchers.add(fetcher)
+            if prefetch is not None and all(cursor.is_over for cursor in plan.cursors):
+                tell()
+            else:
+                fetcher.tell_when_fetched(tell)
             fetcher.start()
             while unfinished:
                 self._check_open()
@@ -491,8 +518,20 @@ class Reader:
                 if isinstance(item, Failed) or item.next_offset >= item.cursor.stop or not item.cursor.open:
                     unfinished.discard(item.cursor)
                 del item
+            tell()  # the loop, in the middle of its last turn, may not have come to it
         finally:
             self._end(fetcher)
+
+    def _drop(self, fetcher: Fetcher) -> None:
+        """End the fetcher of a dropped prefetch. It runs in a finalizer, on any thread: it must not wait."""
+        if self.cluster.is_inherited:
+            return
+
+        def ended() -> None:
+            self._fetchers.discard(fetcher)
+            self.cluster.leave(fetcher.channel)
+
+        fetcher.stop_soon(ended)
 
     def _end(self, fetcher: Fetcher) -> None:
         self._stop(fetcher)
@@ -510,7 +549,9 @@ class Reader:
             raise client_closed()
         self.cluster.check_usable()  # raises in a forked child, which must not touch the parent's locks
 
-    def _fetcher(self, cursors: Collection[Cursor], followed: Collection[str], events: Events | None = None) -> Fetcher:
+    def _fetcher(
+        self, cursors: Collection[Cursor], followed: Collection[str], losses: DeferredLosses | None = None
+    ) -> Fetcher:
         is_endless = all(cursor.stop == END_OF_LOG for cursor in cursors)
         patience = math.inf if is_endless else self.cluster.timeouts.total
         policy = FetchPolicy(self._fetching, self._isolation, self._on_lost, patience)
@@ -518,7 +559,9 @@ class Reader:
             channel, buffers = self._channels.pop()
         except IndexError:
             channel, buffers = f"read-{next(_numbers)}", None
-        fetcher = Fetcher(self.cluster, policy, channel=channel, events=events or self._context.events, buffers=buffers)
+        fetcher = Fetcher(
+            self.cluster, policy, channel=channel, events=self._context.events, buffers=buffers, report_loss=losses
+        )
         fetcher.add(sorted(cursors, key=lambda cursor: cursor.tp))
         if followed:
             fetcher.follow(followed)

@@ -13,6 +13,7 @@ import random
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from uuid import UUID
 
@@ -34,7 +35,7 @@ from ottla.fetch.cursor import Cursor, Failed, Item, moved
 from ottla.fetch.log_extent import EpochEnd, LogExtent, find_epoch_end, find_extent
 from ottla.fetch.losses import Loss
 from ottla.fetch.options import FetchPolicy, OnLost
-from ottla.model import Isolation
+from ottla.model import Isolation, TopicPartition
 from ottla.net import Cluster
 from ottla.net.attempts import worth_repeating
 from ottla.net.background import BackgroundTasks
@@ -91,12 +92,15 @@ class Recovery:
         background: BackgroundTasks,
         events: Events,
         chance: random.Random,
+        report_loss: Callable[[events.RangeLost], None] | None = None,
     ) -> None:
+        """`report_loss` gets the losses, instead of the log and `events`."""
         self._cluster = cluster
         self._policy = policy
         self._background = background
         self._events = events
         self._chance = chance
+        self._report_loss = report_loss or partial(emit_loss, events)
         self._answered: deque[tuple[_Inquiry, Any, OttlaError | None]] = deque()
 
     def handle(self, cursor: Cursor, error: BrokerError, now: float) -> Failed | None:
@@ -303,10 +307,18 @@ class Recovery:
         if self._policy.on_lost is OnLost.ERROR:
             error = OffsetsLost(*cursor.tp, start=start, stop=stop, resume=resume, reason=reason, replaced=is_replaced)
             return self.fail(cursor, error)
-        self._events.emit(events.RangeLost(*cursor.tp, start, stop, resume, reason))
-        _log.warning("%s: offsets [%d, %d) are lost: %s; continuing at %d", cursor.tp, start, stop, reason, resume)
+        self._report_loss(events.RangeLost(*cursor.tp, start, stop, resume, reason))
         cursor.move(resume)
         return moved(cursor)
+
+
+def emit_loss(hub: Events, loss: events.RangeLost) -> None:
+    """Log a loss and emit its event."""
+    hub.emit(loss)
+    tp = TopicPartition(loss.topic, loss.partition)
+    _log.warning(
+        "%s: offsets [%d, %d) are lost: %s; continuing at %d", tp, loss.start, loss.stop, loss.reason, loss.resume
+    )
 
 
 def _causes(error: OttlaError) -> tuple[str, ...]:

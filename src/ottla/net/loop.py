@@ -133,15 +133,19 @@ class Loop(Generic[R]):
 
     def stop(self, actor: Actor, deadline: Deadline) -> None:
         """End the loop, and block until it has ended or the deadline passes. It cannot be started afterwards."""
-        self._stopping = True
-        self.wakeup.ring()
-        self._wake_parked()
+        self.stop_soon()
         if self._may_enter():
             actor.end(None)
             self._over.set()
             self.wakeup.close()
         elif self.is_elsewhere and self._over.wait(deadline.remaining()) and self._thread is not None:
             self._thread.join(_JOIN_SECONDS)
+
+    def stop_soon(self) -> None:
+        """Have the loop's thread end the loop, without waiting for it. Finalizers may call it."""
+        self._stopping = True
+        self.wakeup.ring()
+        self._wake_parked()
 
     @property
     def is_stopping(self) -> bool:

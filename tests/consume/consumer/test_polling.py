@@ -138,6 +138,19 @@ def test_records_that_a_program_did_not_take_are_not_passed_over(kafka: FakeKafk
     assert committed(kafka) == {AT: 50}
 
 
+def test_iterators_of_single_records_that_are_alive_together_share_the_records(kafka: FakeKafka) -> None:
+    """Regression: each went through its own copy of the batch, so records came twice, and others were skipped."""
+    with new_consumer(kafka.bootstrap, topics="t") as consumer:
+        outer, inner = consumer.records(), consumer.records()
+        seen = [next(records).offset for _ in range(12) for records in (outer, inner)]
+        assert seen == list(range(24))
+        assert consumer.position(AT) == 24
+        seen += [next(inner).offset for _ in range(25)]
+        assert next(outer).offset == 49
+        assert seen == list(range(49))
+    assert committed(kafka) == {AT: 50}
+
+
 def test_the_record_being_worked_on_is_not_committed_when_the_block_raises(kafka: FakeKafka) -> None:
     with failing(Stop), new_consumer(kafka.bootstrap, topics="t") as consumer:
         for record in consumer.records():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +12,8 @@ from tests.waiting import eventually
 
 from ottla import Batching, Fetching, Fleet, Producer, Units
 from ottla.engines.fleet.unit import Unit, _Rest
-from ottla.errors import InputError
+from ottla.errors import ConfigError, InputError
+from ottla.events import Event, RangeLost
 from ottla.fetch.reader import Prefetch, Reader
 from ottla.model import OffsetRange
 from ottla.testing.fake.kafka import FakeKafka
@@ -201,3 +203,101 @@ def test_a_prefetch_holds_one_answer_until_it_is_read(kafka: FakeKafka) -> None:
         with pytest.raises(InputError, match="read or closed"):
             next(reader.decoded(unread))
     eventually(no_thread_is_left, "all threads have ended")
+
+
+def test_a_system_without_another_thread_takes_nothing_ahead(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Regression: units failed that needed no other thread."""
+    start = threading.Thread.start
+
+    def refuse(thread: threading.Thread) -> None:
+        if thread.name == "ottla-fleet-ahead":
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    rows = 0
+    for unit in fleet.units(until_end=True):
+        with unit:
+            rows += sum(batch.num_rows for batch in unit.read())
+    assert rows == RECORDS
+
+
+def test_a_unit_whose_prefetch_gets_no_thread_is_still_claimed(
+    kafka: FakeKafka, fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Regression: it stayed taken until its lease expired."""
+
+    def refuse(_: OffsetRange) -> Prefetch:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(fleet._lookahead, "_prefetch", refuse)
+    seen: list[int] = []
+    for unit in fleet.units(until_end=True):
+        with unit:
+            seen += [offset for batch in unit.read(["offset"]) for offset in batch.column("offset").to_pylist()]
+    assert seen == list(range(RECORDS))
+
+
+def test_a_wrong_argument_leaves_the_prefetch_to_the_next_read(fleet: Fleet) -> None:
+    """Regression: its thread, connections and records stayed until the fleet was closed."""
+    units = fleet.units()
+    with next(units) as first:
+        assert first.table().num_rows == UNIT
+    second = next(units)
+    prefetch = second._prefetch
+    assert prefetch is not None
+    with pytest.raises(ConfigError, match="unknown columns"):
+        next(second.read(["vaule"]))
+    assert second._prefetch is prefetch
+    assert second.table().num_rows == UNIT
+    with pytest.raises(InputError, match="already read"):
+        prefetch.taken()
+    units.close()  # type: ignore[attr-defined]
+
+
+def test_a_prefetch_that_is_dropped_ends(kafka: FakeKafka) -> None:
+    """Regression: its thread, connections and records stayed until the reader was closed."""
+    with Reader(kafka.bootstrap) as reader:
+        prefetches = [reader.prefetch(OffsetRange(TOPIC, 0, 0, RECORDS))]
+        eventually(lambda: is_ready(prefetches[0]), "its first answer is here")
+        prefetches.clear()
+        gc.collect()
+        eventually(no_thread_is_left, "its thread has ended")
+        assert not reader._fetchers
+        assert sum(stretch.rows for stretch in reader.decoded(OffsetRange(TOPIC, 0, 0, RECORDS))) == RECORDS
+
+
+def test_a_range_that_was_prefetched_as_a_whole_is_told_once(kafka: FakeKafka) -> None:
+    """Regression: the reader was often at the end before the fetching thread came to it."""
+    with Reader(kafka.bootstrap) as reader:
+        for _ in range(20):
+            told: list[bool] = []
+            prefetch = reader.prefetch(OffsetRange(TOPIC, 0, 0, UNIT))
+            eventually(lambda prefetch=prefetch: is_ready(prefetch), "its records are here")  # type: ignore[misc]
+            stretches = reader.decoded(prefetch, all_fetched=lambda told=told: told.append(True))  # type: ignore[misc]
+            assert next(stretches).rows == UNIT
+            assert told == [True], "with the first records"
+            assert list(stretches) == []
+            assert told == [True]
+
+
+def test_losses_of_a_prefetch_are_logged_when_it_is_read(kafka: FakeKafka, caplog: pytest.LogCaptureFixture) -> None:
+    """Regression: those of a prefetch that was never read were logged, too."""
+    with kafka._dispatcher.changed:
+        kafka._partition(TOPIC, 0).log.delete_before(UNIT)
+    lost: list[RangeLost] = []
+
+    def note(event: Event) -> None:
+        if isinstance(event, RangeLost):
+            lost.append(event)
+
+    with Reader(kafka.bootstrap, on_lost="earliest", events=[note]) as reader:
+        unread = reader.prefetch(OffsetRange(TOPIC, 0, 0, RECORDS))
+        eventually(lambda: is_ready(unread), "it has found what is left")
+        unread.close()
+        assert (lost, caplog.messages) == ([], [])
+        rows = sum(stretch.rows for stretch in reader.decoded(reader.prefetch(OffsetRange(TOPIC, 0, 0, RECORDS))))
+    assert rows < RECORDS
+    assert [(loss.start, loss.resume) for loss in lost] == [(0, RECORDS - rows)]
+    assert len(caplog.messages) == 1
+    assert f"offsets [0, {RECORDS - rows}) are lost" in caplog.messages[0]

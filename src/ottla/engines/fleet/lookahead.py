@@ -98,7 +98,7 @@ class Lookahead:
     def _begun(self, held: Held) -> Prefetch | None:
         try:
             return self._prefetch(held.grant.range)
-        except OttlaError as error:  # reading the unit will raise it
+        except (OttlaError, RuntimeError) as error:  # reading the unit will raise it, if it is still so
             _log.debug("could not prefetch %s: %s", held.grant.range, error)
             return None
 
@@ -156,7 +156,10 @@ class Slot:
         if self._skipped:
             self._skipped -= 1
             return
-        self._errand = self._begin()
+        try:
+            self._errand = self._begin()
+        except RuntimeError as error:  # the system refuses another thread, and the current unit needs none
+            _log.debug("no unit is taken ahead: %s", error)
 
 
 class _Errand:

@@ -86,12 +86,17 @@ class Unit:
         Raises `LeaseLost` if another node has taken the unit over, and `OffsetsLost` if records are missing and
         `on_lost` is "error".
         """
-        source, self._prefetch = self._prefetch or self.range, None
         rest = _Rest(self, self._near_end)
         # `check` also runs while no records arrive: a log that was replaced or truncated may never have the offsets.
-        for stretch in self._reader.decoded(
-            source, columns=columns, fingerprint=False, check=self._require_lease, all_fetched=rest.all_fetched
-        ):
+        stretches = self._reader.decoded(
+            self._prefetch or self.range,
+            columns=columns,
+            fingerprint=False,
+            check=self._require_lease,
+            all_fetched=rest.all_fetched,
+        )
+        self._prefetch = None  # only now: after a wrong argument, the next call reads it
+        for stretch in stretches:
             self._require_lease()
             self.records_read += stretch.rows
             self.records_wasted += stretch.left_out
@@ -179,7 +184,7 @@ class _Rest:
         self._near_end = [near_end]
 
     def all_fetched(self) -> None:
-        """Note that the brokers have sent everything. Called on the fetching thread."""
+        """Note that the brokers have sent everything. Any thread may call it."""
         self._is_fetched = True
         self.look()
 
