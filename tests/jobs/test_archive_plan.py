@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import pytest
 
-from ottla.errors import InputError, OffsetsLost
+from ottla.config import Timeouts
+from ottla.errors import ConfigError, InputError, OffsetsLost, OttlaError
 from ottla.fetch.options import OnLost
+from ottla.jobs import Brokers, archive
 from ottla.jobs.archive_plan import Cutting, Logs, Round, beginnings, check, due, limited, up_to
 from ottla.jobs.archiving import ArchiveRequest
 from ottla.model import OffsetRange, TopicPartition
@@ -68,3 +73,31 @@ def test_a_topic_that_the_archive_knows_does_not_start_over() -> None:
     starts = {ONE: 5, TWO: 6, other: 7}
     assert beginnings({ONE: 3}, starts, ("clicks", "users")) == {other: 7}
     assert beginnings({}, starts, ("users",)) == {other: 7}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "text"),
+    [
+        ({"start": "-2h"}, InputError, "start is '-2h'; accepted are 'earliest', 'latest', an offset"),
+        ({"start": "group:etl"}, InputError, r"start is 'group:etl'; .*CommittedBy\(group\)"),
+        ({"start": -5}, InputError, "start is offset -5; offsets begin at 0"),
+        ({"on_lost": "skip"}, ConfigError, "on_lost is 'skip'; accepted are 'error', 'earliest', 'latest'"),
+        ({"on_lost": None}, ConfigError, "on_lost is None"),
+        ({"on_lost": "latest"}, InputError, "use 'earliest'"),
+        ({"group": ""}, ConfigError, "group must be a name, got ''"),
+        ({"group": 5}, ConfigError, "group must be a name, got 5"),
+    ],
+)
+def test_wrong_arguments_are_refused_before_anything_connects_or_is_written(
+    tmp_path: Path, arguments: dict[str, Any], error: type[OttlaError], text: str
+) -> None:
+    nowhere = Brokers(bootstrap="127.0.0.1:1", timeouts=Timeouts(total=1.0))
+    with pytest.raises(error, match=text):
+        archive("clicks", tmp_path / "lake", brokers=nowhere, **arguments)
+    assert not (tmp_path / "lake").exists()
+
+
+@pytest.mark.parametrize("arguments", [{"stop": "now"}, {"stop": -1}, {"on_lost": "earliest"}])
+def test_a_request_is_checked_when_it_is_made(arguments: dict[str, Any]) -> None:
+    with pytest.raises(OttlaError, match=next(iter(arguments))):
+        ArchiveRequest(topics=("clicks",), **arguments)

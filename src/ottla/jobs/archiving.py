@@ -17,9 +17,11 @@ from uuid import UUID
 
 from ottla.admin.committed import Committed, commit
 from ottla.admin.identity import TopicCreatedAgain
+from ottla.config import check_group, check_kind
 from ottla.engines.contract import Engine
 from ottla.errors import BrokerError, ErrorCode, InputError, LakeConflict, LakeError, OffsetsLost, OttlaError
 from ottla.events import ArchiveHeldUp, ArchiveResumed, Events, Sink
+from ottla.fetch import bounds
 from ottla.fetch.options import OnLost
 from ottla.jobs.archive_plan import (
     Cutting,
@@ -65,7 +67,8 @@ def _simply(step: Callable[[], T], /) -> T:
 class ArchiveRequest:
     """What to archive.
 
-    Raises `InputError` if `on_lost` is LATEST, which would leave out records that could be archived.
+    Raises `InputError` if `start` or `stop` is not a bound, or `on_lost` is LATEST, which would leave out records that
+    could be archived, and `ConfigError` if `on_lost` is no policy or `group` no name.
     """
 
     topics: tuple[str, ...]
@@ -79,6 +82,12 @@ class ArchiveRequest:
     """A consumer group whose offsets follow the archive, for tools that show lag."""
 
     def __post_init__(self) -> None:
+        bounds.check(self.start, "start")
+        if self.stop is not None:
+            bounds.check(self.stop, "stop")
+        if self.group is not None:
+            check_group("group", self.group)
+        check_kind("on_lost", self.on_lost, OnLost)
         if self.on_lost is OnLost.LATEST:
             raise InputError(
                 "an archive that continues at 'latest' would leave out records that could be archived: use 'earliest'"
