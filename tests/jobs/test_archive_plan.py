@@ -9,9 +9,10 @@ import pytest
 
 from ottla.config import Timeouts
 from ottla.errors import ConfigError, InputError, OffsetsLost, OttlaError
+from ottla.fetch.bounds import CommittedBy
 from ottla.fetch.options import OnLost
 from ottla.jobs import Brokers, archive
-from ottla.jobs.archive_plan import Cutting, Logs, Round, beginnings, check, due, limited, up_to
+from ottla.jobs.archive_plan import Cutting, Logs, Round, beginnings, check, due, limited, up_to, within
 from ottla.jobs.archiving import ArchiveRequest
 from ottla.model import OffsetRange, TopicPartition
 
@@ -101,3 +102,18 @@ def test_wrong_arguments_are_refused_before_anything_connects_or_is_written(
 def test_a_request_is_checked_when_it_is_made(arguments: dict[str, Any]) -> None:
     with pytest.raises(OttlaError, match=next(iter(arguments))):
         ArchiveRequest(topics=("clicks",), **arguments)
+
+
+def test_a_start_is_cut_to_the_log_of_each_partition() -> None:
+    assert within(70, {ONE: 70, TWO: 70}, LOGS) == {ONE: 70, TWO: 50}, "one partition is shorter"
+    assert within(3, {ONE: 3, TWO: 3}, LOGS) == {ONE: 10, TWO: 3}, "the other one begins later"
+    assert within({0: 200, 1: 20}, {ONE: 200, TWO: 20}, LOGS) == {ONE: 100, TWO: 20}
+    with pytest.raises(InputError, match="start is offset 101, which is beyond the end of every partition; the furth"):
+        within(101, {ONE: 101, TWO: 101}, LOGS)
+
+
+@pytest.mark.parametrize("start", [CommittedBy("etl"), {0: 4, 1: 20}])
+def test_a_position_before_its_log_stays_a_loss(start: Any) -> None:
+    starts = within(start, {ONE: 4, TWO: 20}, LOGS)
+    with pytest.raises(OffsetsLost, match=r"clicks-0: offsets \[4, 10\) are lost"):
+        due(starts, LOGS, on_lost=OnLost.ERROR)

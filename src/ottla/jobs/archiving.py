@@ -34,6 +34,7 @@ from ottla.jobs.archive_plan import (
     limited,
     require_same_id,
     up_to,
+    within,
 )
 from ottla.jobs.archive_range import Archived, ArchiveRange
 from ottla.jobs.archive_topics import Topics, is_outage
@@ -332,7 +333,9 @@ def begin(lake: Lake, survey: Survey, request: ArchiveRequest, by: WrittenBy) ->
     known = {tp.topic for tp in positions}
     fresh = tuple(topic for topic in request.topics if topic not in known)
     if fresh:
-        starts = beginnings(positions, survey.at(request.start, fresh), fresh)
+        starts = survey.at(request.start, fresh)
+        logs = survey.logs(fresh)  # after the starts, because logs only grow
+        starts = beginnings(positions, within(request.start, starts, logs), fresh)
         lake.append([], by=by, starts=starts, topics=survey.ids(fresh))
 
 
