@@ -331,6 +331,13 @@ def check_whole(name: str, value: object, *, lowest: int, highest: int) -> None:
         raise ConfigError(f"{name} must be a whole number from {lowest:,} to {highest:,}, got {value!r}")
 
 
+def check_group(what: str, group: object) -> None:
+    """Raise `ConfigError` if this is not the name of a consumer group."""
+    if not isinstance(group, str) or not group:
+        raise ConfigError(f"{what} must be a name, got {group!r}")
+    check_name(what, group)
+
+
 def check_name(what: str, name: object) -> None:
     """Raise `ConfigError` if a name, such as a client id, does not fit into a request: every request would fail."""
     check_kind(what, name, str)

@@ -189,6 +189,7 @@ def test_it_follows_until_ctrl_c_and_ends_in_order(kafka: LocalCluster, tmp_path
         (("--follow", "--until", "latest"), "mutually exclusive", 2),
         (("--every", "5m"), "--every needs --follow", 2),
         (("--master", "local"), "needs --engine spark", 2),
+        (("--commit-group", ""), "--commit-group needs a name", 2),
         (("--to", "s3://bucket/x"), "s3:// is not supported", 1),
     ],
 )

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import pytest
 
-from ottla.errors import InputError, OffsetsLost
+from ottla.config import Timeouts
+from ottla.errors import ConfigError, InputError, OffsetsLost, OttlaError
+from ottla.fetch.bounds import CommittedBy
 from ottla.fetch.options import OnLost
-from ottla.jobs.archive_plan import Cutting, Logs, Round, beginnings, check, due, limited, up_to
+from ottla.jobs import Brokers, archive
+from ottla.jobs.archive_plan import Cutting, Logs, Round, beginnings, check, due, limited, up_to, within
 from ottla.jobs.archiving import ArchiveRequest
 from ottla.model import OffsetRange, TopicPartition
 
@@ -68,3 +74,46 @@ def test_a_topic_that_the_archive_knows_does_not_start_over() -> None:
     starts = {ONE: 5, TWO: 6, other: 7}
     assert beginnings({ONE: 3}, starts, ("clicks", "users")) == {other: 7}
     assert beginnings({}, starts, ("users",)) == {other: 7}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "text"),
+    [
+        ({"start": "-2h"}, InputError, "start is '-2h'; accepted are 'earliest', 'latest', an offset"),
+        ({"start": "group:etl"}, InputError, r"start is 'group:etl'; .*CommittedBy\(group\)"),
+        ({"start": -5}, InputError, "start is offset -5; offsets begin at 0"),
+        ({"on_lost": "skip"}, ConfigError, "on_lost is 'skip'; accepted are 'error', 'earliest', 'latest'"),
+        ({"on_lost": None}, ConfigError, "on_lost is None"),
+        ({"on_lost": "latest"}, InputError, "use 'earliest'"),
+        ({"group": ""}, ConfigError, "group must be a name, got ''"),
+        ({"group": 5}, ConfigError, "group must be a name, got 5"),
+    ],
+)
+def test_wrong_arguments_are_refused_before_anything_connects_or_is_written(
+    tmp_path: Path, arguments: dict[str, Any], error: type[OttlaError], text: str
+) -> None:
+    nowhere = Brokers(bootstrap="127.0.0.1:1", timeouts=Timeouts(total=1.0))
+    with pytest.raises(error, match=text):
+        archive("clicks", tmp_path / "lake", brokers=nowhere, **arguments)
+    assert not (tmp_path / "lake").exists()
+
+
+@pytest.mark.parametrize("arguments", [{"stop": "now"}, {"stop": -1}, {"on_lost": "earliest"}])
+def test_a_request_is_checked_when_it_is_made(arguments: dict[str, Any]) -> None:
+    with pytest.raises(OttlaError, match=next(iter(arguments))):
+        ArchiveRequest(topics=("clicks",), **arguments)
+
+
+def test_a_start_is_cut_to_the_log_of_each_partition() -> None:
+    assert within(70, {ONE: 70, TWO: 70}, LOGS) == {ONE: 70, TWO: 50}, "one partition is shorter"
+    assert within(3, {ONE: 3, TWO: 3}, LOGS) == {ONE: 10, TWO: 3}, "the other one begins later"
+    assert within({0: 200, 1: 20}, {ONE: 200, TWO: 20}, LOGS) == {ONE: 100, TWO: 20}
+    with pytest.raises(InputError, match="start is offset 101, which is beyond the end of every partition; the furth"):
+        within(101, {ONE: 101, TWO: 101}, LOGS)
+
+
+@pytest.mark.parametrize("start", [CommittedBy("etl"), {0: 4, 1: 20}])
+def test_a_position_before_its_log_stays_a_loss(start: Any) -> None:
+    starts = within(start, {ONE: 4, TWO: 20}, LOGS)
+    with pytest.raises(OffsetsLost, match=r"clicks-0: offsets \[4, 10\) are lost"):
+        due(starts, LOGS, on_lost=OnLost.ERROR)

@@ -23,8 +23,8 @@ from ottla.admin import Admin
 from ottla.cluster import LocalCluster
 from ottla.engines import local
 from ottla.errors import InputError, OffsetsLost
-from ottla.fetch.options import OnLost
 from ottla.fetch.reader import Reader
+from ottla.jobs import archive
 from ottla.jobs.archive_plan import Cutting
 from ottla.jobs.archive_range import Archived, ArchiveRange, Brokers, Stopped
 from ottla.jobs.archiving import ArchiveRequest, Archiving, report
@@ -193,7 +193,10 @@ def test_what_retention_took_is_an_error_or_a_gap_that_is_named(kafka: LocalClus
         deleted.result(30)
     with pytest.raises(OffsetsLost, match="retention deleted them before they were archived"):
         stand.archive()
-    assert stand.archive(on_lost=OnLost.EARLIEST) == 900 - 30
+    with pytest.raises(OffsetsLost):
+        archive(stand.topic, stand.lake.path, brokers=kafka.bootstrap, on_lost="error")
+    progress = archive(stand.topic, stand.lake.path, brokers=kafka.bootstrap, on_lost="earliest")
+    assert (progress.records, progress.lost) == (900 - 30, 30)
     assert sum(len(gap.range) for entry in stand.lake.ledger.entries() for gap in entry.gaps) == 30
     assert list(verify_files(stand.lake, Checked(), deep=True)) == []
 

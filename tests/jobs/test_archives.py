@@ -9,7 +9,7 @@ import pytest
 
 from ottla.admin import Admin
 from ottla.cluster import LocalCluster
-from ottla.errors import BrokerError, ConfigError, LakeError
+from ottla.errors import BrokerError, ConfigError, InputError, LakeError
 from ottla.fetch.reader import Reader
 from ottla.jobs import archive
 from ottla.lake.lake import Lake
@@ -70,6 +70,24 @@ def test_plain_arguments_are_a_layout_and_an_existing_archive_keeps_what_is_left
         archive(TOPIC, tmp_path / "lake", brokers=filled, format="parquet", layout=settings)
     with pytest.raises(ConfigError, match="accepted are 'local', 'spark'"):
         archive(TOPIC, tmp_path / "lake", brokers=filled, engine="fleet")
+
+
+def test_an_offset_that_a_shorter_partition_does_not_have_starts_there_at_its_end(
+    kafka: LocalCluster, tmp_path: Path
+) -> None:
+    topic = "jobs-archives-short"
+    with Admin(kafka.bootstrap) as admin, Producer(kafka.bootstrap) as producer:
+        admin.create_topic(topic, partitions=2, replicas=1)
+        for number in range(5):
+            producer.send(topic, b"%d" % number, partition=0)
+        producer.send(topic, b"only", partition=1)
+        producer.flush()
+        with pytest.raises(InputError, match="start is offset 6, which is beyond the end of every partition"):
+            archive(topic, tmp_path / "lake", brokers=kafka.bootstrap, start=6)
+        assert archive(topic, tmp_path / "lake", brokers=kafka.bootstrap, start=2).records == 3
+        producer.send(topic, b"next", partition=1)
+        producer.flush()
+    assert archive(topic, tmp_path / "lake", brokers=kafka.bootstrap).records == 1
 
 
 @pytest.mark.usefixtures("hasty_about_unknown_topics")

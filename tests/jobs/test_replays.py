@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Generator, Iterable
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
 
@@ -135,9 +135,11 @@ def test_wrong_arguments_write_nothing(kafka: LocalCluster, lake: Path, target: 
         (ConfigError, {"engine": "spark"}),
         (ConfigError, {"engine": "fleet"}),
         (ConfigError, {"rate": 0}),
+        (ConfigError, {"rate": "10MB/s"}),
         (InputError, {"topics": ["no-such-topic"]}),
         (InputError, {"where": "colour = 'red'"}),
         (InputError, {"start": datetime(2026, 1, 1)}),
+        (InputError, {"start": "2030-01-01T00:00Z"}),
     ):
         with pytest.raises(error):
             replay(lake, target, brokers=kafka.bootstrap, **arguments)
@@ -152,3 +154,36 @@ def test_a_selection_of_offsets_is_a_condition() -> None:
     assert select(stop=9, where="partition = 1").where == AllOf((parse("partition = 1"), Compared("offset", "<", 9)))
     with pytest.raises(InputError, match="stop=5 is not after start=5"):
         select(start=5, stop=5)
+
+
+@pytest.mark.parametrize(
+    ("limits", "text"),
+    [
+        (
+            {"start": "2030-01-01T00:00Z"},
+            "start is '2030-01-01T00:00Z'; accepted are 'earliest', a source offset",
+        ),
+        ({"start": 1767225600.0}, r"start is 1767225600\.0"),
+        ({"start": True}, "start is True"),
+        ({"start": "latest"}, "start is 'latest'"),
+        ({"stop": "earliest"}, "stop is 'earliest'; accepted are 'latest', a source offset"),
+        ({"start": date(2026, 1, 1)}, r"start is datetime\.date\(2026, 1, 1\)"),
+        ({"start": -5}, "start is offset -5; offsets begin at 0"),
+        ({"stop": -1}, "stop is offset -1"),
+    ],
+)
+def test_a_limit_that_is_not_understood_is_refused_and_does_not_select_everything(
+    limits: dict[str, Any], text: str
+) -> None:
+    with pytest.raises(InputError, match=text):
+        select(**limits)
+
+
+def test_earliest_and_latest_are_no_limits() -> None:
+    assert select(start="earliest", stop="latest") == select()
+
+
+@pytest.mark.parametrize("amount", ["10MB/s", True, None])
+def test_a_rate_is_a_number(amount: Any) -> None:
+    with pytest.raises(ConfigError, match=f"a rate must be a number a second, got {amount!r}: for example 5000"):
+        Rate(amount)

@@ -193,10 +193,26 @@ def test_one_call_archives_as_a_stream(kafka: LocalCluster, spark: SparkSession,
     with Admin(kafka.bootstrap) as admin, Producer(kafka.bootstrap) as producer:
         admin.create_topic(topic, partitions=2)
         producer.send_many(topic, [b"%d" % number for number in range(500)])
-    with pytest.raises(ConfigError, match="every must be seconds above 0"):
-        archive_stream(spark, topic, path, brokers=kafka.bootstrap, every=0)
+    for wrong, text in (
+        ({"every": 0}, "every must be seconds above 0"),
+        ({"every": "5m"}, "every must be seconds above 0"),
+        ({"on_lost": "skip"}, "on_lost is 'skip'; accepted are 'error', 'earliest', 'latest'"),
+        ({"group": ""}, "group must be a name"),
+    ):
+        with pytest.raises(ConfigError, match=text):
+            archive_stream(spark, topic, path, brokers=kafka.bootstrap, **wrong)
+    with pytest.raises(InputError, match="start is '-2h'"):
+        archive_stream(spark, topic, path, brokers=kafka.bootstrap, start="-2h")
+    assert not path.exists()
     query = archive_stream(
-        spark, topic, path, brokers=kafka.bootstrap, every=None, partition_by="topic", on_entry=entries.append
+        spark,
+        topic,
+        path,
+        brokers=kafka.bootstrap,
+        every=None,
+        partition_by="topic",
+        on_lost="earliest",
+        on_entry=entries.append,
     )
     assert query.wait(_SECONDS)
     assert records(entries) == 500

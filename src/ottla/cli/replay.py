@@ -158,8 +158,8 @@ def replay(
         source,
         select(
             topics,
-            start=start if isinstance(start, datetime | int) else None,
-            stop=stop if isinstance(stop, datetime | int) else None,
+            start=start if isinstance(start, datetime | int | str) else None,
+            stop=stop if isinstance(stop, datetime | int | str) else None,
             where=where,
         ),
         Target(

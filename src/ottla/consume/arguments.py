@@ -10,8 +10,8 @@ import re
 from collections.abc import Collection, Iterable
 from datetime import datetime
 
-from ottla.config import LONGEST, check_name, check_seconds
-from ottla.errors import ConfigError, InputError
+from ottla.config import LONGEST, check_group, check_seconds
+from ottla.errors import InputError
 from ottla.fetch import bounds
 from ottla.model import TopicPartition
 
@@ -23,10 +23,8 @@ def check_settings(group: object, start: object, commit_every: object) -> None:
 
     Raises `ConfigError` for an invalid group or `commit_every`, and `InputError` for an invalid start.
     """
-    if group is not None and (not isinstance(group, str) or not group):
-        raise ConfigError(f"group must be a name, got {group!r}")
     if group is not None:
-        check_name("group", group)
+        check_group("group", group)
     if isinstance(start, datetime):
         bounds.check(start, "start")
     elif start not in ("earliest", "latest", "error"):

@@ -132,6 +132,22 @@ def beginnings(positions: Offsets, starts: Offsets, topics: tuple[str, ...]) -> 
     return {tp: offset for tp, offset in starts.items() if tp.topic in topics and tp.topic not in known}
 
 
+def within(start: Start, starts: Offsets, logs: Logs) -> dict[TopicPartition, int]:
+    """Return the start positions cut to the logs: a position outside would count as a loss for ever.
+
+    A position of a group or a mapping that lies before its log stays, because its records are lost. Raises `InputError`
+    for one offset that lies behind the end of every partition: most likely it is a typing error.
+    """
+    if isinstance(start, int) and starts and all(offset > logs.ends[tp] for tp, offset in starts.items()):
+        tp, last = max(logs.ends.items(), key=lambda end: end[1])
+        raise InputError(
+            f"start is offset {start}, which is beyond the end of every partition; the furthest is {tp}, which ends at"
+            f" {last}"
+        )
+    is_own = isinstance(start, Mapping | bounds.CommittedBy)  # each partition has a position of its own
+    return {tp: min(offset if is_own else max(offset, logs.begins[tp]), logs.ends[tp]) for tp, offset in starts.items()}
+
+
 def check(positions: Offsets, logs: Logs) -> None:
     """Raise `InputError` if a log ends before what is archived. The positions must be older than the logs."""
     for tp, end in logs.ends.items():

@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from ottla.errors import ConfigError
-from ottla.fetch.options import OnLost
+from ottla.fetch.options import OnLost, parse_on_lost
 from ottla.jobs import event_time as event_times
 from ottla.jobs.archive_plan import Cutting, Start
 from ottla.jobs.archive_range import ArchiveRange, Brokers
@@ -45,18 +45,21 @@ def archive(
     workers: int | None = None,
     files: FileOptions = _FILES,
     start: Start = "earliest",
-    on_lost: OnLost = OnLost.ERROR,
+    on_lost: OnLost | str = OnLost.ERROR,
     group: str | None = None,
 ) -> Progress:
     """Archive what is in the topics now, and return what this call added to the archive.
 
     A call continues where the last one stopped. `format`, `partition_by` and `event_time` (or all three as `layout`)
     count for a new archive; an existing one keeps its own and refuses others. `start` is where topics begin that the
-    archive does not have yet. `group` is a consumer group whose offsets follow the archive, for tools that show lag.
+    archive does not have yet: a bound as for `Reader`. With `on_lost="earliest"`, records that retention deleted before
+    they were archived become a gap in the ledger. `group` is a consumer group whose offsets follow the archive, for
+    tools that show lag.
 
-    Raises `LakeError` if the folder is not an archive, is damaged or has another layout, `OffsetsLost` if retention
-    deleted records before they were archived (unless `on_lost` says otherwise), `ArchiveIncomplete` if some of several
-    topics could not be archived, and the errors of `Reader` if brokers cannot be reached.
+    Raises `ConfigError` or `InputError` for wrong arguments, `LakeError` if the folder is not an archive, is damaged or
+    has another layout, `OffsetsLost` if retention deleted records before they were archived (unless `on_lost` says
+    otherwise), `ArchiveIncomplete` if some of several topics could not be archived, and the errors of `Reader` if
+    brokers cannot be reached.
     """
     runner = choose_engine(engine, spark=spark, workers=workers)
     setup = set_up(
@@ -102,16 +105,18 @@ def set_up(
     layout: LakeSettings | None,
     files: FileOptions,
     start: Start,
-    on_lost: OnLost,
+    on_lost: OnLost | str,
     group: str | None,
 ) -> ArchiveSetup:
     """Check the arguments of an archive and open it, or create it. Raises what `archive` raises before it reads."""
     names = (topics,) if isinstance(topics, str) else tuple(topics)
+    # First, because a wrong argument leaves no folder behind.
+    request = ArchiveRequest(topics=names, start=start, on_lost=parse_on_lost(on_lost), group=group)
     source = brokers if isinstance(brokers, Brokers) else Brokers(bootstrap=brokers)
     settings = _layout(to, layout, file_format=format, partition_by=partition_by, event_time=event_time)
     lake = open_archive(to, names, source, layout=settings)
     job = ArchiveRange(brokers=source, path=str(lake.path), settings=lake.settings, options=files)
-    return ArchiveSetup(lake, job, ArchiveRequest(topics=names, start=start, on_lost=on_lost, group=group))
+    return ArchiveSetup(lake, job, request)
 
 
 def open_archive(

@@ -17,9 +17,11 @@ from uuid import UUID
 
 from ottla.admin.committed import Committed, commit
 from ottla.admin.identity import TopicCreatedAgain
+from ottla.config import check_group, check_kind
 from ottla.engines.contract import Engine
 from ottla.errors import BrokerError, ErrorCode, InputError, LakeConflict, LakeError, OffsetsLost, OttlaError
 from ottla.events import ArchiveHeldUp, ArchiveResumed, Events, Sink
+from ottla.fetch import bounds
 from ottla.fetch.options import OnLost
 from ottla.jobs.archive_plan import (
     Cutting,
@@ -32,6 +34,7 @@ from ottla.jobs.archive_plan import (
     limited,
     require_same_id,
     up_to,
+    within,
 )
 from ottla.jobs.archive_range import Archived, ArchiveRange
 from ottla.jobs.archive_topics import Topics, is_outage
@@ -65,7 +68,8 @@ def _simply(step: Callable[[], T], /) -> T:
 class ArchiveRequest:
     """What to archive.
 
-    Raises `InputError` if `on_lost` is LATEST, which would leave out records that could be archived.
+    Raises `InputError` if `start` or `stop` is not a bound, or `on_lost` is LATEST, which would leave out records that
+    could be archived, and `ConfigError` if `on_lost` is no policy or `group` no name.
     """
 
     topics: tuple[str, ...]
@@ -79,6 +83,12 @@ class ArchiveRequest:
     """A consumer group whose offsets follow the archive, for tools that show lag."""
 
     def __post_init__(self) -> None:
+        bounds.check(self.start, "start")
+        if self.stop is not None:
+            bounds.check(self.stop, "stop")
+        if self.group is not None:
+            check_group("group", self.group)
+        check_kind("on_lost", self.on_lost, OnLost)
         if self.on_lost is OnLost.LATEST:
             raise InputError(
                 "an archive that continues at 'latest' would leave out records that could be archived: use 'earliest'"
@@ -323,7 +333,9 @@ def begin(lake: Lake, survey: Survey, request: ArchiveRequest, by: WrittenBy) ->
     known = {tp.topic for tp in positions}
     fresh = tuple(topic for topic in request.topics if topic not in known)
     if fresh:
-        starts = beginnings(positions, survey.at(request.start, fresh), fresh)
+        starts = survey.at(request.start, fresh)
+        logs = survey.logs(fresh)  # after the starts, because logs only grow
+        starts = beginnings(positions, within(request.start, starts, logs), fresh)
         lake.append([], by=by, starts=starts, topics=survey.ids(fresh))
 
 

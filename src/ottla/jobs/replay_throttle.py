@@ -34,7 +34,7 @@ class Unit(Enum):
 class Rate:
     """Records per second, or bytes of keys, values and headers per second.
 
-    Raises `ConfigError` if the amount is not above 0.
+    Raises `ConfigError` if the amount is not a number above 0.
     """
 
     amount: float
@@ -42,6 +42,11 @@ class Rate:
 
     def __post_init__(self) -> None:
         check_kind("Rate unit", self.unit, Unit)
+        if not _is_number(self.amount):
+            raise ConfigError(
+                f"a rate must be a number a second, got {self.amount!r}: for example 5000 (records), or"
+                " Rate(10e6, Unit.BYTES)"
+            )
         if not 0 < self.amount < float("inf"):
             raise ConfigError(f"a rate must be above 0 a second, got {self.amount}")
 
@@ -53,6 +58,10 @@ class Rate:
     def divided(self, tasks: int) -> Rate:
         """Return one task's share of the rate, for tasks that cannot coordinate."""
         return Rate(self.amount / max(1, tasks), self.unit)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 class ReplayControl:

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
     from ottla.jobs.engine_choice import EngineChoice
 
+ReplayBound = datetime | int | str
+"""Where a replay starts or stops: a time, a source offset, or the text for no limit, "earliest" or "latest"."""
 WORKERS = 4
 """Source partitions replayed at the same time by the local engine, unless set otherwise."""
 
@@ -116,8 +118,8 @@ def replay(
     *,
     brokers: Brokers | str,
     topics: str | Iterable[str] = (),
-    start: datetime | int | None = None,
-    stop: datetime | int | None = None,
+    start: ReplayBound | None = None,
+    stop: ReplayBound | None = None,
     where: str | Condition | None = None,
     keep_partitions: bool = False,
     rate: Rate | float | None = None,
@@ -133,24 +135,28 @@ def replay(
 
     `path` is an archive, or a folder of Parquet files with the columns of Spark's Kafka connector; the topic must
     exist. `topics` names source topics (default: all). `start` and `stop` are timestamps, or source offsets if they are
-    numbers; `stop` is exclusive. `where` is a condition such as `"key = 'user-1' and header.site = 'oslo'"`. Records go
-    to partitions by key, or keep their partition numbers with `keep_partitions`. A number as `rate` is records per
-    second. The same call resumes where an earlier one stopped; `again` writes everything once more. The engine is
-    `"local"` (threads, the default), `"spark"` with a session, or a function that runs a job over ranges. `verify`
-    compares what was sent with the archive's receipts where everything is replayed.
+    numbers; `stop` is exclusive; `"earliest"` and `"latest"` are the ends of the archive. `where` is a condition such
+    as `"key = 'user-1' and header.site = 'oslo'"`. Records go to partitions by key, or keep their partition numbers
+    with `keep_partitions`. A number as `rate` is records per second. The same call resumes where an earlier one
+    stopped; `again` writes everything once more. The engine is `"local"` (threads, the default), `"spark"` with a
+    session, or a function that runs a job over ranges. `verify` compares what was sent with the archive's receipts
+    where everything is replayed.
 
-    Raises `InputError` if nothing is selected or the target has too few partitions, `LakeError` if the archive cannot
-    be read, `LakeDamaged` if what was sent is not what its receipts say, `Fenced` if another run of the same replay
-    takes over, and the errors of `Producer` if records cannot be written.
+    Raises `ConfigError` or `InputError` for wrong arguments, `InputError` if nothing is selected or the target has too
+    few partitions, `LakeError` if the archive cannot be read, `LakeDamaged` if what was sent is not what its receipts
+    say, `Fenced` if another run of the same replay takes over, and the errors of `Producer` if records cannot be
+    written.
     """
     if again and name is not None:
         raise ConfigError("again and name are mutually exclusive: a new name writes everything once more, too")
+    limit = rate if rate is None or isinstance(rate, Rate) else Rate(rate)
+    selection = select((topics,) if isinstance(topics, str) else topics, start=start, stop=stop, where=where)
     kind = engine_name(engine, spark)
     runner = choose_engine(engine, spark=spark, workers=WORKERS if kind == "local" and workers is None else workers)
     access = brokers if isinstance(brokers, Brokers) else Brokers(bootstrap=brokers)
     planned = plan(
         open_source(os.fspath(path)),
-        select((topics,) if isinstance(topics, str) else topics, start=start, stop=stop, where=where),
+        selection,
         Target(
             access=replace(access, client_id=CLIENT_ID),
             topic=to,
@@ -160,7 +166,6 @@ def replay(
         name=name,
         since=time.time() if again else None,
     )
-    limit = rate if rate is None or isinstance(rate, Rate) else Rate(rate)
     if limit is not None and kind != "local":
         limit = limit.divided(len(planned.ranges))  # tasks in other processes cannot share one limit
     report = run_replay(planned, runner, control=ReplayControl(limit))
@@ -172,17 +177,16 @@ def replay(
 def select(
     topics: Iterable[str] = (),
     *,
-    start: datetime | int | None = None,
-    stop: datetime | int | None = None,
+    start: ReplayBound | None = None,
+    stop: ReplayBound | None = None,
     where: str | Condition | None = None,
 ) -> Selection:
     """Return a selection by topics, times or source offsets, and a condition.
 
-    Raises `InputError` if the condition is not understood, a time has no zone, or `stop` is not after `start`.
+    Raises `InputError` if the condition is not understood, `start` or `stop` is neither an offset nor a time with a
+    zone, or `stop` is not after `start`.
     """
-    for name, place in (("start", start), ("stop", stop)):
-        if isinstance(place, datetime) and place.tzinfo is None:
-            raise InputError(f"{name}={place.isoformat()} has no time zone: use an aware datetime, for example in UTC")
+    start, stop = _limit("start", start, none="earliest"), _limit("stop", stop, none="latest")
     is_empty = isinstance(start, datetime) and isinstance(stop, datetime) and stop <= start
     if is_empty or (isinstance(start, int) and isinstance(stop, int) and stop <= start):
         raise InputError(f"stop={stop} is not after start={start}: nothing is between them")
@@ -199,6 +203,26 @@ def select(
         stop=stop if isinstance(stop, datetime) else None,
         where=AllOf(tuple(conditions)) if len(conditions) > 1 else next(iter(conditions), None),
     )
+
+
+def _limit(name: str, bound: object, *, none: str) -> datetime | int | None:
+    """Return a limit of the selection, None if there is none. Anything unknown would select everything."""
+    match bound:
+        case None:
+            return None
+        case str() if bound == none:
+            return None
+        case datetime():
+            if bound.tzinfo is None:
+                raise InputError(
+                    f"{name}={bound.isoformat()} has no time zone: use an aware datetime, for example in UTC"
+                )
+            return bound
+        case int() if not isinstance(bound, bool):
+            if bound < 0:
+                raise InputError(f"{name} is offset {bound}; offsets begin at 0")
+            return bound
+    raise InputError(f"{name} is {bound!r}; accepted are {none!r}, a source offset, and a datetime with a time zone")
 
 
 def run_replay(

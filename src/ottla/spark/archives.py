@@ -42,7 +42,7 @@ def archive_stream(
     layout: LakeSettings | None = None,
     files: FileOptions = _FILES,
     start: Start = "earliest",
-    on_lost: OnLost = OnLost.ERROR,
+    on_lost: OnLost | str = OnLost.ERROR,
     group: str | None = None,
     on_entry: Callable[[Entry], None] | None = None,
 ) -> ArchiveQuery:
@@ -52,12 +52,12 @@ def archive_stream(
     folder in the archive by default; what is archived is decided by the archive alone. `on_entry` gets every ledger
     entry, on another thread. The other arguments are those of `ottla.jobs.archive`.
 
-    Raises `ConfigError` for wrong arguments and for the checkpoint of another query, `LakeError` if the folder is not
-    an archive, is damaged or has another layout, `OffsetsLost` if retention deleted records before they were archived
-    (unless `on_lost` says otherwise), and the errors of `Reader` if brokers cannot be reached. Later errors are raised
-    by `ArchiveQuery.wait`.
+    Raises `ConfigError` or `InputError` for wrong arguments, `ConfigError` for the checkpoint of another query,
+    `LakeError` if the folder is not an archive, is damaged or has another layout, `OffsetsLost` if retention deleted
+    records before they were archived (unless `on_lost` says otherwise), and the errors of `Reader` if brokers cannot be
+    reached. Later errors are raised by `ArchiveQuery.wait`.
     """
-    if every is not None and every <= 0:
+    if every is not None and not _is_positive(every):
         raise ConfigError(f"every must be seconds above 0, or None for a query that ends, got {every!r}")
     setup = set_up(
         topics,
@@ -82,3 +82,7 @@ def archive_stream(
         checkpoint=None if checkpoint is None else os.fspath(checkpoint),
         on_entry=on_entry,
     )
+
+
+def _is_positive(value: object) -> bool:
+    return isinstance(value, int | float) and value > 0

@@ -204,6 +204,8 @@ def archive(
         raise UsageError("--follow and --until are mutually exclusive")
     if every is not None and not follow:
         raise UsageError("--every needs --follow")
+    if commit_group == "":
+        raise UsageError("--commit-group needs a name")
     interval = (every or _EVERY) if follow else None
     if engine != "spark" and (master or checkpoint):
         raise UsageError(f"{'--master' if master else '--checkpoint'} needs --engine spark")

@@ -18,7 +18,7 @@ from collections.abc import Callable, Collection, Iterator
 from types import TracebackType
 from typing import Any, Self
 
-from ottla.config import PLAINTEXT, Retry, Security, Timeouts, check_callable, check_kind
+from ottla.config import PLAINTEXT, Retry, Security, Timeouts, check_callable, check_group, check_kind
 from ottla.engines.fleet.backoff import Backoff
 from ottla.engines.fleet.goal import Goal
 from ottla.engines.fleet.held_units import Ending, Held, HeldUnits, failure
@@ -102,6 +102,8 @@ class Fleet:
         check_kind("fetching", fetching, Fetching)
         if start not in ("earliest", "latest"):
             bounds.check(start, "start")
+        if commit_group is not None:
+            check_group("commit_group", commit_group)
         if most_seconds is not None and most_seconds <= 0:
             raise ConfigError(f"most_seconds must be greater than 0, got {most_seconds}")
         self.group = group
