@@ -42,6 +42,7 @@ from ottla.model import GroupMember, Isolation, Record, TopicPartition
 from ottla.net.background import BackgroundTasks
 from ottla.net.context import Addresses, ClientContext, Sinks
 from ottla.net.deadline import Deadline
+from ottla.other_clients import names_checked
 from ottla.wire.decode import COLUMNS, Decoder
 
 _log = logging.getLogger(__name__)
@@ -68,6 +69,7 @@ class Consumer:
     another thread uses the consumer.
     """
 
+    @names_checked
     def __init__(
         self,
         cluster: Addresses,
