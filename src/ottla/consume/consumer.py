@@ -238,7 +238,8 @@ class Consumer:
     def poll(self, timeout: float = 0.0) -> pa.RecordBatch | None:
         """Return the next records of one partition, or None if none arrive within `timeout` seconds.
 
-        Raises the error of a partition that cannot be read, or the one that ended the membership.
+        Raises the error of a partition that cannot be read (`OffsetsLost`, `CorruptBatch`, `BrokerError`), or the one
+        that ended the membership; `InputError` for an invalid timeout; `OttlaError` if the consumer is closed.
         """
         arguments.check_wait("timeout", timeout)
         portion = self._next(Deadline.after(timeout))
