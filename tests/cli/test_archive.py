@@ -222,4 +222,4 @@ def test_another_format_than_the_archive_has_is_refused(kafka: LocalCluster, tmp
     assert run("archive", name, "--to", str(tmp_path / "x"), "--bootstrap", kafka.bootstrap).exit_code == 0
     ended = run("archive", name, "--to", str(tmp_path / "x"), "--format", "delta", "--bootstrap", kafka.bootstrap)
     assert ended.exit_code == 1
-    assert "it has format parquet, not delta" in ended.stderr
+    assert "its format is parquet, not delta" in ended.stderr

@@ -191,7 +191,7 @@ def test_groups_are_deleted(kafka: LocalCluster, admin: Admin) -> None:
         (("reset", GROUP, "--to", "latest", "--topic", f"{TOPIC}:9"), 1, "has no partition 9: it has 0 to 2"),
         (("reset", GROUP, "--to", "latest", "--topic", f"{TOPIC}:x"), 2, "'x' are not partitions"),
         (("reset", GROUP, "--to", "shift:1", "--topic", TOPIC), 1, f"{TOPIC}-2 has no committed offset to shift"),
-        (("reset", GROUP, "--to", "group:cli-missing"), 2, "group cli-missing has no committed offsets"),
+        (("reset", GROUP, "--to", "group:cli-missing"), 2, "group cli-missing does not exist"),
     ],
 )
 def test_what_is_wrong_is_said_once_and_moves_nothing(

@@ -55,6 +55,11 @@ def test_a_goal_leads_to_an_offset_within_the_log(move: Move, after: int, note: 
     assert (move.after, move.note) == (after, note)
 
 
+def test_an_offset_behind_an_empty_log_is_cut_to_its_end() -> None:
+    [move] = plan(5, {T0: OffsetRange("t", 0, 0, 0)}, before={}, at_time={}, other={})
+    assert (move.after, move.note) == (0, "not 5: the log ends at 0")
+
+
 def test_the_leader_epoch_is_that_of_the_record_found() -> None:
     assert _move(SOMETIME, found=130).committed == Committed(130, 7)
     assert _move(SOMETIME).committed == Committed(200, -1)

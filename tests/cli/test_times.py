@@ -62,3 +62,10 @@ def test_any_text_is_a_time_or_says_what_is_accepted(text: str) -> None:
     except ValueError as error:
         said = str(error)
     assert said == "UTC" or "use ISO 8601" in said
+
+
+def test_milliseconds_are_refused_with_the_seconds_to_write() -> None:
+    with pytest.raises(ValueError, match=r"must be in seconds, not milliseconds: write @1740830400\.25; or use ISO"):
+        parse_time("@1740830400250", now=NOW)
+    with pytest.raises(ValueError, match=r"write @1740830400; or"):
+        parse_time("@1740830400000", now=NOW)

@@ -110,7 +110,7 @@ def test_the_settings_of_a_group_are_the_default_of_its_nodes(group: Group, shop
     group.work(shop, "batches", "--max-attempts", "2", "--ordered")
     group.work(shop, "batches")
     text = group.say("run", "--handler", shop.handler("batches"), "--max-attempts", "3", code=1)
-    assert text.startswith(f"error: group {group.name} was begun with max_attempts=2 and not 3")
+    assert text.startswith(f"error: group {group.name} was begun with 2 attempts of a unit, not 3")
     assert "pass --yes" in group.say("reset", "--settings", "--max-attempts", "3", code=2)
     group.say("reset", "--settings", "--max-attempts", "3", "--unordered", "--yes")
     assert group.work(shop, "batches", "--max-attempts", "3")["done"] == 0, "positions were kept"

@@ -215,7 +215,8 @@ def test_a_rate_is_kept_over_all_partitions(place: Place, rate: Rate) -> None:
 
 def test_too_few_partitions_and_unknown_topics_are_refused_before_anything_is_written(place: Place) -> None:
     small = place.target(partitions=2)
-    with pytest.raises(InputError, match=f"topic {small} has 2 partitions and the archive records of replay-source-2"):
+    message = f"the archive has records of replay-source-2, but topic {small} has only 2 partitions: add"
+    with pytest.raises(InputError, match=message):
         place.plan(small)
     with pytest.raises(OttlaError, match="no-such-topic"):
         place.plan("no-such-topic")

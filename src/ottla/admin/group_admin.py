@@ -31,7 +31,7 @@ class GroupAdmin:
         self.cluster = cluster
 
     def list_groups(self, *, timeout: float | None = None) -> list[ListedGroup]:
-        """Return every group of every coordinator, sorted by name."""
+        """Return every group of every coordinator, sorted by name. Raises the errors of `Cluster.call`."""
         deadline = self.cluster.deadline(timeout)
         effort = self.cluster.attempts("listing groups", deadline)
         while True:

@@ -51,6 +51,12 @@ WORDS: Mapping[Advice, str] = {
 }
 
 
-def reword(text: str) -> str:
-    """Return the text of an error or a warning with its advice in terms of command-line options."""
-    return reworded(text, WORDS)
+_WORDS_OF: Mapping[str, Mapping[Advice, str]] = {
+    "query": {Advice.ON_LOST: "--from earliest starts at the first record that is left"},
+}
+"""What is different for commands that lack an option."""
+
+
+def reword(text: str, *, command: str | None = None) -> str:
+    """Return the text of an error or a warning with its advice in terms of options, of this command if one is named."""
+    return reworded(text, {**WORDS, **_WORDS_OF.get(command or "", {})})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import click
@@ -10,6 +11,8 @@ from ottla.text import printable
 
 _LINE_END = "\n"
 _QUOTE = "'"
+_FULL_STOP = re.compile(r"(?<=[\w'\")])\.$")
+"""The end of a sentence, unlike the dots in "not . or .."."""
 
 
 class CommandFailed(click.ClickException):
@@ -43,12 +46,17 @@ class Incomplete(CommandFailed):
 def from_click(error: click.UsageError) -> UsageError:
     """Return click's error in the form of our own: without the usage line, and with one prefix."""
     see = "" if error.ctx is None else f"; see '{error.ctx.command_path} --help'"
+    if isinstance(error, click.NoSuchOption):
+        from ottla.cli.other_tools import advice
+
+        instead = advice(error.option_name, None if error.ctx is None else error.ctx.command)
+        return UsageError(f"no such option {error.option_name}{instead}{see}")
     if isinstance(error, click.MissingParameter) or not isinstance(error, click.BadParameter):
-        text = error.format_message().rstrip(".")
+        text = _FULL_STOP.sub("", error.format_message())
         return UsageError(text[:1].lower() + text[1:] + see)
     hint = error.param_hint
     if hint is None and error.param is not None and error.ctx is not None:
         hint = error.param.get_error_hint(error.ctx)
     names = hint if isinstance(hint, str) or hint is None else " / ".join(hint)
-    message = error.message.rstrip(".")
+    message = _FULL_STOP.sub("", error.message)
     return UsageError(f"{names.replace(_QUOTE, '')}: {message}" if names else message)

@@ -109,7 +109,9 @@ def query(
         with Reader(
             bootstrap, security=security, client_id="ottla-query", isolation=level, retry=few_retries()
         ) as reader:
-            profiles = reader.profile(plan.ranges(reader))
+            ranges = plan.ranges(reader)
+            plan.say_waits(reader, {part.topic_partition: part.stop for part in ranges})
+            profiles = reader.profile(ranges)
         _print_counts(topics, profiles, as_json=as_json) if count else _print_profiles(profiles, as_json=as_json)
         return
     with Admin(

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+
+import click
 
 from ottla.admin.committed import fetch_committed
 from ottla.cli.errors import CommandFailed
+from ottla.cli.options.places import require_order
 from ottla.cli.values.places import LastRecords, Place, Shift
 from ottla.fetch import bounds as fetch
 from ottla.fetch.bounds import CommittedBy
 from ottla.fetch.reader import Reader
 from ottla.model import GroupMember, OffsetRange, TopicPartition
 from ottla.net.deadline import Deadline
+
+_MOST_NAMED = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,6 +31,10 @@ class ReadPlan:
     partitions: list[int] | None = None
     timeout: float
     """Seconds for all requests of a resolution."""
+
+    def __post_init__(self) -> None:
+        """Raise `UsageError` if the end obviously lies before the start."""
+        require_order(self.start, self.stop)
 
     def resolve_start(self, reader: Reader) -> fetch.Bound:
         """Return the start in a form that the reader understands.
@@ -43,6 +53,23 @@ class ReadPlan:
         """Return the ranges between start and stop, empty ones too. Without a stop they end where the logs end now."""
         start, stop = self.resolve_start(reader), self.resolve_stop(reader)
         return reader.ranges(self.topics, start, stop, partitions=self.partitions, timeout=self.timeout)
+
+    def say_waits(self, reader: Reader, ends: Mapping[TopicPartition, int]) -> None:
+        """Say on stderr which records before `ends` do not exist yet, because a read up to there waits for them.
+
+        Raises `CommandFailed` if the plan starts at the end of the logs and all of them end behind the stop.
+        """
+        if not isinstance(self.stop, int):
+            return
+        logs = self.offsets(reader, "latest")
+        unwritten = [f"{tp} ends at {logs[tp]}" for tp, end in sorted(ends.items()) if logs[tp] < end]
+        if not unwritten and self.start == "latest" and self.stop < max(logs.values(), default=0):
+            tp = max(logs, key=lambda tp: logs[tp])
+            raise CommandFailed(f"--until {self.stop} lies before --from latest: {tp} ends at {logs[tp]}")
+        if unwritten:
+            more = f" and {len(unwritten) - _MOST_NAMED} more" if len(unwritten) > _MOST_NAMED else ""
+            waits = f"waiting for new records up to offset {self.stop}: {', '.join(unwritten[:_MOST_NAMED])}{more}"
+            click.echo(f"note: {waits}", err=True)
 
     def _resolve(self, reader: Reader, place: Place) -> fetch.Bound:
         assert not isinstance(place, Shift)

@@ -61,7 +61,7 @@ def _move(
     target, note = _target(goal, log, before, at_time, other)
     after = min(max(target, log.start), log.stop)
     if after != target:
-        end = f"the log starts at {log.start}" if after == log.start else f"the log ends at {log.stop}"
+        end = f"the log starts at {log.start}" if target < log.start else f"the log ends at {log.stop}"
         note = f"not {target}: {end}"
     epoch = at_time.leader_epoch if at_time is not None and at_time.offset == after else -1
     return Move(log.topic_partition, None if before is None else before.offset, after, log, epoch, note)

@@ -60,6 +60,8 @@ class _Ottla(LazyGroup):
         """Parse the options before the first command."""
         try:
             return super().make_context(*args, **settings)
+        except click.exceptions.NoArgsIsHelpError:
+            raise  # click shows the help
         except click.UsageError as error:
             raise from_click(error) from error
 
@@ -69,6 +71,8 @@ class _Ottla(LazyGroup):
             return super().invoke(ctx)
         except click.exceptions.Exit:
             raise  # how --help ends; nothing more needs to be imported for it
+        except click.exceptions.NoArgsIsHelpError:
+            raise  # a group without a command: click shows its help
         except click.UsageError as error:
             raise from_click(error) from error
         except KeyboardInterrupt:
@@ -87,7 +91,7 @@ class _Ottla(LazyGroup):
 
             if isinstance(error, OttlaError):
                 kind = UsageError if isinstance(error, ConfigError) else CommandFailed
-                raise kind(_reworded(error)) from error
+                raise kind(_reworded(error, ctx.invoked_subcommand)) from error
             raise
 
 
@@ -126,10 +130,10 @@ class _Warnings(logging.Handler):
         click.echo(f"{record.levelname.lower()}: {printable(text, keep=_LINE_END)}", err=True)
 
 
-def _reworded(message: object) -> str:
+def _reworded(message: object, command: str | None = None) -> str:
     from ottla.cli.advice import reword  # imports the library's errors, which --help does not need
 
-    return reword(str(message))
+    return reword(str(message), command=command)
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:

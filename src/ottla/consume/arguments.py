@@ -32,6 +32,8 @@ def check_settings(group: object, start: object, commit_every: object) -> None:
             f"invalid start {start!r}: use 'earliest', 'latest', 'error' or a datetime with a time zone."
             " It applies to partitions without a committed offset; to start at an offset, use seek()"
         )
+    if commit_every is False:
+        raise ConfigError("commit_every=False: None leaves commits to the program")
     if commit_every is not None:
         check_seconds("Consumer", "commit_every", commit_every, lowest=0.001)
 

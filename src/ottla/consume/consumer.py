@@ -43,6 +43,7 @@ from ottla.model import GroupMember, Isolation, Record, TopicPartition
 from ottla.net.background import BackgroundTasks
 from ottla.net.context import Addresses, ClientContext, Sinks
 from ottla.net.deadline import Deadline
+from ottla.other_clients import names_checked
 from ottla.tally.publisher import Publisher
 from ottla.tally.settings import Audit
 from ottla.wire.decode import COLUMNS, Decoder
@@ -71,6 +72,7 @@ class Consumer:
     another thread uses the consumer.
     """
 
+    @names_checked
     def __init__(
         self,
         cluster: Addresses,
@@ -244,7 +246,8 @@ class Consumer:
     def poll(self, timeout: float = 0.0) -> pa.RecordBatch | None:
         """Return the next records of one partition, or None if none arrive within `timeout` seconds.
 
-        Raises the error of a partition that cannot be read, or the one that ended the membership.
+        Raises the error of a partition that cannot be read (`OffsetsLost`, `CorruptBatch`, `BrokerError`), or the one
+        that ended the membership; `InputError` for an invalid timeout; `OttlaError` if the consumer is closed.
         """
         arguments.check_wait("timeout", timeout)
         portion = self._next(Deadline.after(timeout))

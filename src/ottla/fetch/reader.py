@@ -29,6 +29,7 @@ from ottla.net.context import Addresses, ClientContext, Sinks
 from ottla.net.deadline import Deadline
 from ottla.net.frames import Buffers
 from ottla.net.interrupt import client_closed
+from ottla.other_clients import names_checked
 from ottla.wire.batch import Batch
 from ottla.wire.decode import COLUMNS, Decoded, Decoder
 
@@ -138,6 +139,7 @@ class Prefetch:
 class Reader:
     """Reads offset ranges. Constructing it does not connect. Threads may share it. `with` closes it."""
 
+    @names_checked
     def __init__(
         self,
         cluster: Addresses,

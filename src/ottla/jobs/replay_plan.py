@@ -156,9 +156,13 @@ def _require_partitions(target: Target, topic: Topic, partitions: Mapping[TopicP
     highest = max(partitions, key=lambda tp: tp.partition)
     if highest.partition >= len(topic.partitions):
         raise InputError(
-            f"topic {target.topic} has {len(topic.partitions)} partitions and the archive records of {highest}: add"
+            f"the archive has records of {highest}, but topic {target.topic} has {_count(len(topic.partitions))}: add"
             " partitions, or let keys decide instead of keeping partitions"
         )
+
+
+def _count(partitions: int) -> str:
+    return f"only {partitions} partition{'s' if partitions != 1 else ''}"
 
 
 def _require_same_selection(admin: Admin, names: ReplayNames) -> None:

@@ -354,10 +354,17 @@ def _require_empty(root: Path) -> None:
 
 
 def _require_same(root: Path, there: LakeSettings, asked: LakeSettings) -> None:
-    for name in ("format", "partition_by", "event_time"):
+    for name, words in _SETTING_WORDS.items():
         before, now = layout.shown(getattr(there, name)), layout.shown(getattr(asked, name))
         if before != now:
-            raise LakeError(root, f"it has {name} {before}, not {now}, which cannot be changed: {Advice.LAKE_LAYOUT}")
+            raise LakeError(root, f"{words} {before}, not {now}, which cannot be changed: {Advice.LAKE_LAYOUT}")
+
+
+_SETTING_WORDS = {
+    "format": "its format is",
+    "partition_by": "it is partitioned by",
+    "event_time": "its event time is",
+}
 
 
 def _newest(attempt: Path) -> float:

@@ -17,6 +17,7 @@ import pyarrow as pa
 from ottla.config import Path, check_kind, check_seconds, check_whole
 from ottla.errors import ConfigError
 from ottla.net.discovery import OnUnknownTopic
+from ottla.other_clients import unknown_setting
 from ottla.produce.route import STICKY, ByColumn, Partitioner, Random, RoundRobin, Router, Sticky, Strategy
 from ottla.wire.batch import HEADER_BYTES, Codec
 from ottla.wire.codecs import check_level, parse_codec
@@ -44,7 +45,7 @@ _SMALL_RECORD_BYTES = SMALL_BYTES + 64
 _LARGEST = 1 << 50
 """An upper bound for sizes in bytes, against mistakes in units."""
 _ONE_MIB = 1 << 20
-Acks = Literal["all", 0, 1]
+Acks = Literal["all", 0, 1, -1]
 BatchHook = Callable[[str, int, pa.RecordBatch], pa.RecordBatch]
 """Gets topic, partition and the rows of a batch; returns the rows to send instead."""
 
@@ -165,6 +166,8 @@ class Settings:
     idempotent: bool = True
 
     def __post_init__(self) -> None:
+        if self.acks == -1:  # what the protocol and other clients call it
+            object.__setattr__(self, "acks", "all")
         if self.acks not in ("all", 0, 1) or isinstance(self.acks, bool):
             raise ConfigError(f"acks must be 'all', 1 or 0, got {self.acks!r}")
         codec = parse_codec(self.compression)
@@ -256,12 +259,6 @@ _PRODUCER_OPTIONS = (
     "on_failed",
 )
 """Options of `Producer` that are not options of a topic, for suggestions."""
-_RENAMED = {
-    "linger": "it is batching=Batching(linger=...), in seconds; ",
-    "linger_ms": "it is batching=Batching(linger=...), in seconds; ",
-    "batch_size": "it is batching=Batching(bytes=...); ",
-}
-"""Options of other clients, and what they are called here."""
 
 
 def checked_names(owner: str, options: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -269,13 +266,8 @@ def checked_names(owner: str, options: Mapping[str, Any]) -> Mapping[str, Any]:
     known = TopicSettings.__annotations__
     for name in options:
         if name not in known:
-            import difflib
-
-            close = difflib.get_close_matches(name, known, 1) or difflib.get_close_matches(name, _PRODUCER_OPTIONS, 1)
-            hint = _RENAMED.get(name) or (f"did you mean {close[0]}? " if close else "")
-            raise ConfigError(
-                f"{owner} has no option {name!r}: {hint}the options of a topic are {', '.join(sorted(known))}"
-            )
+            problem = unknown_setting(owner, name, [*known, *_PRODUCER_OPTIONS])
+            raise ConfigError(f"{problem}; the options of a topic are {', '.join(sorted(known))}")
     return options
 
 

@@ -59,6 +59,7 @@ class PartitionProducer:
         timeouts: Timeouts | None = None,
         client_id: str = "ottla-partition-producer",
     ) -> None:
+        """Raises `ConfigError` for invalid settings or several brokers, `InputError` for a wrong topic or partition."""
         addresses = parse_bootstrap([broker])
         if len(addresses) != 1:
             raise ConfigError(f"a PartitionProducer talks to one broker, got {broker!r}")

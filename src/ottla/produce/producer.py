@@ -24,6 +24,7 @@ from ottla.config import PLAINTEXT, Retry, Security, Timeouts, check_kind
 from ottla.errors import BufferFull, ConfigError, OttlaError, RecordTooLarge, UsedAfterFork, copied
 from ottla.net.context import Bootstrap, ClientContext, Sinks
 from ottla.net.deadline import Deadline
+from ottla.other_clients import names_checked
 from ottla.produce import lifetimes
 from ottla.produce import records as checks
 from ottla.produce.delivery import BulkDelivery, Delivery, Shipment, check_may_wait
@@ -85,6 +86,7 @@ class Producer:
     opened.
     """
 
+    @names_checked
     def __init__(
         self,
         bootstrap: Bootstrap,

@@ -192,8 +192,8 @@ class Sender:
         ]
         waiting = [topic for topic in self._core.topics.all() if topic.waiting]
         error = self._core.topics.refresh.error
-        if waiting and error is not None:
-            return f"the partitions of topic {waiting[0].name} are not known: {error}"
+        if waiting and (error is not None or not lanes):
+            return f"the partitions of topic {waiting[0].name} are not known: {error or 'no broker has answered yet'}"
         if not lanes:
             return "nothing is in flight at the moment: the buffer is small for what one call hands in"
         size, topic, lane = max(lanes, key=lambda entry: entry[0])

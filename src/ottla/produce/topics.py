@@ -138,8 +138,13 @@ class Topics:
         if topic is None:
             return None
         if topic.waiting:
-            return OttlaError(f"the partitions of topic {topic.name} were never seen: {self.refresh.error}")
+            return OttlaError(f"the partitions of topic {topic.name} were never seen: {self._lookup_error}")
         return OttlaError(f"{_missing(topic, topic.late[0])}: {self.refresh.error or 'a lookup is under way'}")
+
+    @property
+    def _lookup_error(self) -> str:
+        """Why the partitions of topics are not known."""
+        return "no broker has answered yet" if self.refresh.error is None else str(self.refresh.error)
 
     def leads(self, broker: int) -> bool:
         """Whether the broker leads a partition of a topic in use."""
@@ -403,7 +408,7 @@ class Topics:
         for topic in self.all():
             limit = topic.settings.delivery_timeout
             while topic.waiting and topic.waiting[0].opened + limit <= now:
-                reason = f"the partitions of the topic were not known within {limit:g} s: {self.refresh.error}"
+                reason = f"the partitions of the topic were not known within {limit:g} s: {self._lookup_error}"
                 self._refuse_first(topic, reason)
             while topic.late and topic.late[0].handover.opened + limit <= now:
                 late = topic.late.popleft()
@@ -417,7 +422,7 @@ class Topics:
             while topic.waiting and size_bytes > 0:
                 first = topic.waiting[0]
                 size_bytes -= first.held_bytes
-                reason = f"dropped to make room while the partitions of the topic are unknown: {self.refresh.error}"
+                reason = f"dropped to make room while the partitions of the topic are unknown: {self._lookup_error}"
                 sizes = first.columns.count, first.held_bytes
                 self.effects.append(Report(Dropped(topic.name, -1, *sizes, first.created, first.created, reason)))
                 self._refuse_first(topic, reason)

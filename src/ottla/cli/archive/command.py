@@ -27,7 +27,7 @@ from ottla.cli.options.common import (
 )
 from ottla.cli.options.connection import require_brokers
 from ottla.cli.options.old import old_flag, old_spelling
-from ottla.cli.options.places import from_option, until_option
+from ottla.cli.options.places import from_option, require_order, until_option
 from ottla.cli.options.security import security_options
 from ottla.cli.options.store import STORE_VARIABLE, find_store
 from ottla.cli.options.types import Duration, Integer, Size, parsed
@@ -202,6 +202,7 @@ def archive(
 
     if follow and stop is not None:
         raise UsageError("--follow and --until are mutually exclusive")
+    require_order(start, stop)
     if every is not None and not follow:
         raise UsageError("--every needs --follow")
     if commit_group == "":

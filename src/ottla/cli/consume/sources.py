@@ -55,6 +55,7 @@ class ReaderSource:
         plan = self._plan
         if plan.stop is not None:
             ranges = plan.ranges(self._reader)
+            plan.say_waits(self._reader, {part.topic_partition: part.stop for part in ranges})
             self._batches = self._reader.read(ranges, columns=columns)
             return ranges
         start = plan.resolve_start(self._reader)
@@ -129,6 +130,7 @@ class GroupSource:
             return
         with self._make_reader() as reader:
             self._ends = self._unread_ends(reader)
+            self._plan.say_waits(reader, self._ends)
         self._consumer = self._make_consumer(columns=[*columns, *(POSITION_COLUMNS - {*columns})])
 
     def next(self, interruption: Interruption) -> pa.RecordBatch | None:

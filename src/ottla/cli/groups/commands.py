@@ -24,7 +24,7 @@ from ottla.errors import BrokerError
 from ottla.text import printable
 
 if TYPE_CHECKING:
-    from ottla.admin import Admin
+    from ottla.admin import Admin, Committed
     from ottla.model import TopicPartition
 
 Selection = tuple[str, list[int] | None]
@@ -206,7 +206,7 @@ def _require_idle(admin: Admin, name: str, *, is_new: bool = False, hint: str = 
 def _moves(admin: Admin, name: str, goal: Place, selections: Collection[Selection]) -> list[Move]:
     other_group = None if isinstance(goal, str | int | datetime | LastRecords | Shift) else goal.group
     before = admin.groups.committed(name)
-    other = {} if other_group is None else admin.groups.committed(other_group)
+    other = {} if other_group is None else _committed_by(admin, other_group)
     partitions = _selected(admin, selections)
     if not selections:
         source, partitions = (name, list(before)) if other_group is None else (other_group, list(other))
@@ -214,6 +214,14 @@ def _moves(admin: Admin, name: str, goal: Place, selections: Collection[Selectio
             raise UsageError(f"group {source} has no committed offsets: name topics with --topic")
     at_time = admin.list_offsets(partitions, goal) if isinstance(goal, datetime) else {}
     return plan(goal, admin.log_ranges(partitions), before=before, at_time=at_time, other=other)
+
+
+def _committed_by(admin: Admin, name: str) -> dict[TopicPartition, Committed]:
+    """Return what another group has committed. Raises `UsageError` if it does not exist."""
+    committed = admin.groups.committed(name)
+    if not committed and all(group.name != name for group in admin.groups.list_groups()):
+        raise UsageError(f"--to: group {printable(name)} does not exist: 'ottla groups list' shows all groups")
+    return committed
 
 
 def _selected(admin: Admin, selections: Collection[Selection]) -> list[TopicPartition]:

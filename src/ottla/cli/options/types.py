@@ -88,15 +88,16 @@ class PlaceType(click.ParamType[Any]):
 
     name = "place"
 
-    def __init__(self, kinds: Collection[Kind], *, is_absolute: bool = False) -> None:
+    def __init__(self, kinds: Collection[Kind], *, is_end: bool = False, is_absolute: bool = False) -> None:
         self.kinds = frozenset(kinds)
+        self._is_end = is_end
         self._is_absolute = is_absolute
         """Whether times relative to now are refused, because the command is resumed later."""
 
     @property
     def description(self) -> str:
         """How these places are written, for help texts."""
-        return describe(self.kinds).replace(", -2h)", ")") if self._is_absolute else describe(self.kinds)
+        return describe(self.kinds, is_end=self._is_end, is_absolute=self._is_absolute)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Place:
         """Return the place."""
@@ -104,7 +105,13 @@ class PlaceType(click.ParamType[Any]):
             place: Place = value
             return place
         try:
-            place = parse_place(value, now=datetime.now(UTC), kinds=self.kinds)
+            place = parse_place(
+                value,
+                now=datetime.now(UTC),
+                kinds=self.kinds,
+                is_end=self._is_end,
+                is_absolute=self._is_absolute,
+            )
         except ValueError as error:
             self.fail(str(error), param, ctx)
         if self._is_absolute and isinstance(place, datetime) and is_relative(value):

@@ -28,6 +28,7 @@ from ottla.cli.output.json_text import json_text
 from ottla.cli.terminal.progress import LiveLine
 from ottla.cli.terminal.stopping import Stopping
 from ottla.cli.values.escapes import unescaped
+from ottla.cli.values.quantities import show_duration
 from ottla.config import LONGEST
 from ottla.errors import NotDelivered
 
@@ -212,6 +213,9 @@ def produce(
 
     if write_ahead and spool is None:
         raise UsageError("--write-ahead needs --spool DIR")
+    if delivery_timeout <= linger:
+        limit = show_duration(delivery_timeout)
+        raise UsageError(f"--linger {show_duration(linger)} must be shorter than --delivery-timeout {limit}")
     check_input(files)
     source = _Input(files or ("-",), _format(topic, max_record_size, **lines))
 

@@ -77,21 +77,66 @@ def kind_of(place: Place) -> Kind:
     return Kind.GROUP
 
 
-def describe(kinds: Collection[Kind]) -> str:
-    """Return how places of these kinds are written, as part of a sentence."""
-    *others, last = (kind.value for kind in Kind if kind in kinds)
+def describe(kinds: Collection[Kind], *, is_end: bool = False, is_absolute: bool = False) -> str:
+    """Return how places of these kinds are written, as part of a sentence.
+
+    `is_end`: of places to end at. `is_absolute`: without times that are relative to now.
+    """
+    texts = {kind: kind.value for kind in Kind}
+    if is_end:
+        texts[Kind.LAST] = "-N (N before the end of each partition)"
+    if is_absolute:
+        texts[Kind.TIME] = "a time (2026-01-31T12:00Z)"
+    *others, last = (texts[kind] for kind in Kind if kind in kinds)
     return f"{', '.join(others)} or {last}" if others else last
 
 
-def parse_place(text: str, *, now: datetime, kinds: Collection[Kind] = frozenset(Kind)) -> Place:
-    """Return the place that the text names. Raises ValueError if it is not a place, or not one of these kinds."""
-    place = _parse(text, now, kinds)
+def parse_place(
+    text: str,
+    *,
+    now: datetime,
+    kinds: Collection[Kind] = frozenset(Kind),
+    is_end: bool = False,
+    is_absolute: bool = False,
+) -> Place:
+    """Return the place that the text names. Raises ValueError if it is not a place, or not one of these kinds.
+
+    The error lists what `describe` returns for these arguments.
+    """
+    accepted = describe(kinds, is_end=is_end, is_absolute=is_absolute)
+    try:
+        place = _parse(text, now)
+    except times.NotATime as error:
+        if Kind.TIME in kinds and _looks_like_a_time(text.strip()):
+            raise ValueError(error.absolute if is_absolute else str(error)) from error
+        raise ValueError(f"{text!r} is not a place in a topic: use {accepted}") from error
     if kind_of(place) not in kinds:
-        raise ValueError(f"{text!r} cannot be used here: use {describe(kinds)}")
+        raise ValueError(f"{text!r} cannot be used here: use {accepted}")
     return place
 
 
-def _parse(text: str, now: datetime, kinds: Collection[Kind]) -> Place:
+def check_order(start: Place, stop: Place | None) -> None:
+    """Raise ValueError if the end obviously lies before the start."""
+    match start, stop:
+        case int(), int():
+            is_before = stop < start
+        case datetime(), datetime():
+            is_before = stop < start
+        case LastRecords(), LastRecords():
+            is_before = stop.count > start.count
+        case _:
+            is_before = stop is not None and start == "latest" and isinstance(stop, LastRecords) and stop.count > 0
+    if is_before:
+        raise ValueError(f"--until {_shown(stop)} lies before --from {_shown(start)}")
+
+
+def _shown(place: Place | None) -> str:
+    if isinstance(place, LastRecords):
+        return f"-{place.count}"
+    return place.isoformat(timespec="seconds") if isinstance(place, datetime) else str(place)
+
+
+def _parse(text: str, now: datetime) -> Place:
     word = text.strip()
     if word in _WORDS:
         return _WORDS[word]
@@ -111,16 +156,11 @@ def _parse(text: str, now: datetime, kinds: Collection[Kind]) -> Place:
         if not _SHIFT.fullmatch(distance := word.removeprefix("shift:")):
             raise ValueError(f"{text!r} is not a shift, for example shift:-1000 or shift:+50")
         return Shift(int(distance))
-    try:
-        return times.parse_time(text, now=now)
-    except ValueError as error:
-        if Kind.TIME in kinds and _looks_like_a_time(word):
-            raise
-        raise ValueError(f"{text!r} is not a place in a topic: use {describe(kinds)}") from error
+    return times.parse_time(text, now=now)
 
 
 def _looks_like_a_time(word: str) -> bool:
-    return word[:5].rstrip("-").isdecimal() and "-" in word
+    return word.startswith("@") or (word[:5].rstrip("-").isdecimal() and "-" in word)
 
 
 def parse_partitions(text: str) -> list[int]:

@@ -11,27 +11,39 @@ from datetime import UTC, datetime, timedelta
 
 from ottla.cli.values.quantities import parse_duration
 
-ACCEPTED = (
-    "use ISO 8601 with a zone (2025-03-01T12:00:00Z, 2025-03-01T13:00+01:00), a time ago (-2h, '2h ago', '1d12h ago'),"
-    " seconds since 1970 with an @ (@1740830400), or now"
-)
+_ISO = "use ISO 8601 with a zone (2025-03-01T12:00:00Z, 2025-03-01T13:00+01:00)"
+_SECONDS = "seconds since 1970 with an @ (@1740830400)"
+ACCEPTED = f"{_ISO}, a time ago (-2h, '2h ago', '1d12h ago'), {_SECONDS}, or now"
 _AGO = re.compile(r"-\s*(?P<minus>[0-9].*)|(?P<ago>[0-9].*?)\s+ago", re.IGNORECASE)
 _SINCE_1970 = re.compile(r"@[0-9]{1,12}(\.[0-9]{1,9})?")
+_MILLISECONDS_SINCE_1970 = re.compile(r"@[0-9]{13}")
 _NO_TIMESTAMP = -1
 """Kafka's timestamp of a record that has none."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
+class NotATime(ValueError):
+    """The text is not a time. `absolute` says the same without times relative to now."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"{reason}{ACCEPTED}")
+        self.absolute = f"{reason}{_ISO}, or {_SECONDS}"
+
+
 def parse_time(text: str, *, now: datetime) -> datetime:
-    """Return the moment that `text` means at the time `now`, in UTC. Raises ValueError if it is not a time."""
+    """Return the moment that `text` means at the time `now`, in UTC. Raises NotATime if it is not a time."""
+    if _MILLISECONDS_SINCE_1970.fullmatch(text.strip()):
+        number = text.strip()[1:]
+        seconds = f"{number[:-3]}.{number[-3:]}".rstrip("0").rstrip(".")
+        raise NotATime(f"the time {text!r} must be in seconds, not milliseconds: write @{seconds}; or ")
     try:
         moment = _read(text.strip(), now)
     except (ValueError, OverflowError) as exc:
-        raise ValueError(f"{text!r} is not a time: {ACCEPTED}") from exc
+        raise NotATime(f"{text!r} is not a time: ") from exc
     if moment.tzinfo is None:
-        raise ValueError(f"the time {text!r} has no zone: write {moment.isoformat()}Z if it is UTC; or {ACCEPTED}")
+        raise NotATime(f"the time {text!r} has no zone: write {moment.isoformat()}Z if it is UTC; or ")
     if moment < _EPOCH:
-        raise ValueError(f"the time {text!r} is before 1970, before any record; {ACCEPTED}")
+        raise NotATime(f"the time {text!r} is before 1970, before any record; ")
     return moment.astimezone(UTC)
 
 

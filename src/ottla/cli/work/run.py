@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from ottla.cli.errors import UsageError
 from ottla.cli.options.bootstrap import bootstrap_option
@@ -36,6 +37,7 @@ from ottla.cli.values.quantities import show_duration, show_size
 from ottla.cli.work.handlers import Takes, load
 from ottla.engines.fleet.planning import Units
 from ottla.engines.fleet.units import Charter
+from ottla.text import redacted
 
 if TYPE_CHECKING:
     from ottla.admin import Admin
@@ -207,6 +209,9 @@ def run(
             progress.live.say("units in hand were given back")
         given_up = progress.store.look().counts.given_up - given_up
     _report(progress.tally, time.monotonic() - began, given_up, as_json=as_json)
+    if given_up > 0 and not as_json:
+        units = "1 unit" if given_up == 1 else f"{given_up:,} units"
+        click.echo(f"{units} went to the error list: see '{_errors_list(context, task)}'", err=True)
     context.exit(stopping.exit_code if stopping.asked else int(task.until_end and given_up > 0))
 
 
@@ -289,8 +294,20 @@ def _report(tally: Tally, seconds: float, given_up: int, *, as_json: bool) -> No
         return
     click.echo(_tally_text(tally, seconds))
     sys.stdout.flush()
-    if given_up > 0:
-        click.echo(f"{given_up:,} units went to the error list: see 'ottla work errors list'", err=True)
+
+
+def _errors_list(context: click.Context, task: Task) -> str:
+    """Return the command that lists the failed units of this group."""
+    import shlex
+
+    given = {"group": ("--group", task.group), "store": ("--store", task.store)}
+    words = [
+        word
+        for name, (option, value) in given.items()
+        if context.get_parameter_source(name) is ParameterSource.COMMANDLINE
+        for word in (option, redacted(value))
+    ]
+    return shlex.join(["ottla", "work", "errors", "list", *words])
 
 
 def _tally_text(tally: Tally, seconds: float) -> str:

@@ -449,5 +449,17 @@ class Fleet:
 def _contradiction(group: str, stored: Charter, own: Charter) -> str:
     """Name the settings in which two charters differ."""
     names = [name for name in Charter.__slots__ if getattr(stored, name) != getattr(own, name)]
-    settings = ", ".join(f"{name}={getattr(stored, name)!r} and not {getattr(own, name)!r}" for name in names)
-    return f"group {group} was begun with {settings}: {Advice.GROUP_SETTINGS}"
+    settings = ", ".join(_differs(name, getattr(stored, name), getattr(own, name)) for name in names)
+    return f"group {group} was begun {settings}: {Advice.GROUP_SETTINGS}"
+
+
+def _differs(name: str, stored: object, own: object) -> str:
+    """Say how a setting of a charter differs, in words that are no names of arguments or options."""
+    match name:
+        case "ordered":
+            return "ordered, not unordered" if stored else "unordered, not ordered"
+        case "max_attempts":
+            return f"with {stored} attempts of a unit, not {own}"
+        case "lease_seconds":
+            return f"with leases of {stored:g} s, not {own:g} s"
+    return f"by version {stored} of the format, not {own}"

@@ -306,7 +306,7 @@ def test_the_last_that_was_done_is_committed_before_a_node_leaves(
 def test_nodes_with_other_settings_are_refused(fleet: NewFleet, new_topic: NewTopic) -> None:
     topic = new_topic(1)
     fleet(topic).start()
-    with pytest.raises(FleetConflict, match="was begun with ordered=False and not True"):
+    with pytest.raises(FleetConflict, match="was begun unordered, not ordered"):
         fleet(topic, charter=ORDERED).start()
 
 

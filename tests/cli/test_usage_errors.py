@@ -1,0 +1,104 @@
+"""Errors of the command line itself: what users of other tools type, old spellings, and ends before starts."""
+
+from __future__ import annotations
+
+import pytest
+from tests.cli.commands import run
+
+from ottla.cli.advice import reword
+from ottla.cli.values.unit_ids import parse_unit_id
+from ottla.errors import OffsetsLost
+from ottla.model import OffsetRange
+
+NOWHERE = ("--bootstrap", "127.0.0.1:9")
+
+
+@pytest.mark.parametrize("group", [(), ("lake",), ("work",), ("work", "errors"), ("topics",)])
+def test_a_group_without_a_command_shows_its_help(group: tuple[str, ...]) -> None:
+    ended = run(*group)
+    assert ended.exit_code == 2
+    assert ended.stderr.startswith("Usage: ")
+    assert "error:" not in ended.stderr
+    assert not ended.stderr.rstrip().endswith("--help'")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "hint"),
+    [
+        (("consume", "-t", "clicks", "-C"), "no such option -t: the topic is an argument here"),
+        (("consume", "clicks", "-o", "beginning"), "it is --from PLACE here"),
+        (("consume", "clicks", "-e"), "it is --until latest here"),
+        (("consume", "clicks", "-G", "app"), "it is --group NAME here"),
+        (("consume", "clicks", "--brokers", "b:9092"), "it is --bootstrap HOST:PORT,... here"),
+        (("topics", "list", "--bootstrap-server", "b:9092"), "it is --bootstrap HOST:PORT,... here"),
+        (("consume", "clicks", "--from-beginning"), "it is --from earliest here"),
+        (("consume", "clicks", "--max-messages", "5"), "it is --max-records N here"),
+        (("consume", "--topic", "clicks"), "the topic is an argument here"),
+        (("consume", "clicks", "--offset", "5"), "it is --from PLACE here"),
+        (("groups", "reset", "app", "--offset", "5"), "it is --to PLACE here"),
+        (("topics", "create", "clicks", "--config", "a=b"), "it is --setting KEY=VALUE here"),
+        (("-C", "-t", "clicks"), "that is the command 'ottla consume TOPIC'"),
+        (("-b", "b:9092"), "commands call it --bootstrap"),
+    ],
+)
+def test_options_of_other_tools_get_a_hint(arguments: tuple[str, ...], hint: str) -> None:
+    ended = run(*arguments)
+    assert ended.exit_code == 2
+    assert hint in ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "hint"),
+    [
+        (("groups", "reset", "app", "--to-offst", "5"), "did you mean --to?"),
+        (("consume", "clicks", "--exit-at-en"), "did you mean --until latest?"),
+        (("consume", "clicks", "--isolatoin", "x"), "did you mean --isolation?"),
+    ],
+)
+def test_a_hidden_old_spelling_is_never_suggested(arguments: tuple[str, ...], hint: str) -> None:
+    assert hint in run(*arguments).stderr
+
+
+@pytest.mark.parametrize("name", [".", ".."])
+def test_dots_at_the_end_of_an_error_stay(name: str) -> None:
+    assert run("consume", name).stderr.endswith("and not . or ..\n")
+
+
+@pytest.mark.parametrize("command", [("consume", "c"), ("query", "c", "--count"), ("archive", "c", "--to", "nowhere")])
+@pytest.mark.parametrize(("start", "stop"), [("5", "3"), ("-1h", "-2h"), ("-5", "-9"), ("latest", "-5")])
+def test_an_end_before_the_start_is_a_usage_error(command: tuple[str, ...], start: str, stop: str) -> None:
+    ended = run(*command, "--from", start, "--until", stop, *NOWHERE)
+    assert ended.exit_code == 2
+    assert "error: --until " in ended.stderr
+    assert " lies before --from " in ended.stderr
+
+
+def test_a_linger_longer_than_the_delivery_timeout_is_named_by_its_options() -> None:
+    ended = run("produce", "c", "--linger", "5minutes", *NOWHERE)
+    assert (ended.exit_code, ended.stderr) == (2, "error: --linger 5m must be shorter than --delivery-timeout 2m\n")
+
+
+@pytest.mark.parametrize("place", ["soon", "2025-13-01T00:00Z"])
+def test_a_command_that_is_resumed_offers_no_relative_times(place: str) -> None:
+    ended = run("replay", "nowhere", "--to", "c", "--from", place, *NOWHERE)
+    assert ended.exit_code == 2
+    assert "-2h" not in ended.stderr
+
+
+def test_the_help_of_until_says_what_minus_n_means_there() -> None:
+    text = " ".join(run("consume", "--help").stdout.split())
+    start, _, stop = text.partition("Where to start:")[2].partition("Where to end:")
+    assert "-N (the last N of each partition)" in start
+    assert "-N (N before the end of each partition)" in stop
+
+
+def test_query_is_not_told_of_an_option_that_it_lacks() -> None:
+    error = str(OffsetsLost("c", 0, start=0, stop=5, resume=5, reason="deleted"))
+    assert "--on-lost" in reword(error, command="consume")
+    assert "--on-lost" not in reword(error, command="query")
+    assert "--from earliest" in reword(error, command="query")
+
+
+@pytest.mark.parametrize("text", ["a-b.c/3/10-20", "a-b.c-3[10, 20)"])
+def test_a_unit_is_understood_as_lists_and_as_warnings_name_it(text: str) -> None:
+    assert parse_unit_id(text) == OffsetRange("a-b.c", 3, 10, 20)
