@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable
 from datetime import datetime
 
 from ottla.config import LONGEST, check_group, check_seconds
-from ottla.errors import InputError
+from ottla.errors import ConfigError, InputError
 from ottla.fetch import bounds
 from ottla.model import TopicPartition
 
