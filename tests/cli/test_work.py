@@ -128,7 +128,7 @@ def test_a_group_whose_nodes_could_not_start_exists_for_every_command(group: Gro
     assert group.json("status")["group"] == group.name
     changed = group.json("reset", "--settings", "--ordered", "--yes")
     assert changed["settings"] == {"ordered": [False, True]}
-    group.work(shop, "unit", "--ordered")
+    group.work(shop, "batches", "--ordered")
 
 
 def test_a_unit_that_fails_comes_to_the_error_list_and_can_be_tried_again(group: Group, shop: Shop) -> None:
