@@ -6,6 +6,7 @@ import gzip
 import json
 import uuid
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -117,6 +118,17 @@ def test_the_settings_of_a_group_are_the_default_of_its_nodes(group: Group, shop
     with_store = open_store(group.store, group.name)
     assert with_store.found(Charter()) == Charter(max_attempts=3)
     with_store.close()
+
+
+def test_a_group_whose_nodes_could_not_start_exists_for_every_command(group: Group, shop: Shop) -> None:
+    with closing(open_store(group.store, group.name)) as store:
+        assert not store.exists()
+        store.found(Charter())
+        assert store.exists()
+    assert group.json("status")["group"] == group.name
+    changed = group.json("reset", "--settings", "--ordered", "--yes")
+    assert changed["settings"] == {"ordered": [False, True]}
+    group.work(shop, "batches", "--ordered")
 
 
 def test_a_unit_that_fails_comes_to_the_error_list_and_can_be_tried_again(group: Group, shop: Shop) -> None:

@@ -119,32 +119,18 @@ class BeyondEnd(NamedTuple):
     extent: LogExtent
 
 
-def beyond_end(
-    cluster: Cluster,
-    bound: Bound,
-    starts: Mapping[TopicPartition, int],
-    stops: Mapping[TopicPartition, int],
-    *,
-    deadline: Deadline,
-) -> list[BeyondEnd]:
-    """Return the partitions in which `bound`, at `starts`, lies behind everything that was ever written.
-
-    None of them if the bound is one offset for all partitions and at least one partition has it.
-    """
-    suspects = [partition for partition, offset in starts.items() if offset > stops[partition]]
-    if not suspects or isinstance(bound, str | datetime):
-        return []
+def beyond_end(cluster: Cluster, starts: Mapping[TopicPartition, int], *, deadline: Deadline) -> list[BeyondEnd]:
+    """Return the partitions whose start lies behind everything that was ever written."""
     # Uncommitted, because records of open transactions count as written.
     first, last = (
-        _find(cluster, suspects, spec, Isolation.READ_UNCOMMITTED, deadline)
+        _find(cluster, starts, spec, Isolation.READ_UNCOMMITTED, deadline)
         for spec in (OffsetSpec.EARLIEST, OffsetSpec.LATEST)
     )
-    beyond = [
-        BeyondEnd(partition, starts[partition], LogExtent(first[partition], last[partition]))
-        for partition in suspects
-        if starts[partition] > last[partition]
+    return [
+        BeyondEnd(partition, offset, LogExtent(first[partition], last[partition]))
+        for partition, offset in starts.items()
+        if offset > last[partition]
     ]
-    return [] if isinstance(bound, int) and len(beyond) < len(starts) else beyond
 
 
 def named_partitions(bound: object) -> frozenset[object] | None:

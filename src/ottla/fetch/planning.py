@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Collection, Iterable, Mapping
+from datetime import datetime
 from typing import NamedTuple
 from uuid import UUID
 
@@ -67,6 +68,9 @@ class ReadPlanner:
         bounds.check(start, "start")
         selected, ids = self._partitions(names, partitions, start, deadline)
         starts = self._resolve(selected, start, ids, deadline)
+        beyond = self._beyond_end(start, starts, {}, deadline) if isinstance(start, int) else []
+        if len(beyond) < len(starts):  # one offset for all partitions: those that do not reach it continue at their end
+            starts |= {entry.partition: entry.extent.last for entry in beyond}
         cursors = [Cursor(tp, offset, topic_id=ids[tp.topic]) for tp, offset in starts.items()]
         is_whole = partitions is None and bounds.named_partitions(start) is None
         return ReadPlan(cursors, frozenset(names) if is_whole else frozenset())
@@ -94,8 +98,28 @@ class ReadPlanner:
         # Starts first: logs grow meanwhile, and a "latest" that is looked up later is never before an earlier one.
         starts = self._resolve(selected, start, ids, deadline)
         stops = self._resolve(selected, stop, ids, deadline)
-        self._report_beyond_end(bounds.beyond_end(self._cluster, start, starts, stops, deadline=deadline))
+        # A log may end before a stop that is an offset, and each partition is to be compared with one start for all.
+        is_known = isinstance(stop, str | datetime) or not isinstance(start, int)
+        beyond = self._beyond_end(start, starts, stops if is_known else {}, deadline)
+        if isinstance(start, int) and len(beyond) < len(starts):
+            stops |= {entry.partition: entry.offset for entry in beyond}  # some partition has it: nothing to read here
+        else:
+            # The others are read, and reading reports them.
+            self._report_beyond_end(entry for entry in beyond if entry.offset > stops[entry.partition])
         return bounds.ranges_between(starts, stops), ids
+
+    def _beyond_end(
+        self,
+        bound: Bound,
+        starts: Mapping[TopicPartition, int],
+        reached: Mapping[TopicPartition, int],
+        deadline: Deadline,
+    ) -> list[bounds.BeyondEnd]:
+        """Return the starts behind the end of their logs. Those that are `reached` by partition are not asked for."""
+        suspects = {tp: offset for tp, offset in starts.items() if offset > reached.get(tp, 0)}
+        if not suspects or isinstance(bound, str | datetime):
+            return []
+        return bounds.beyond_end(self._cluster, suspects, deadline=deadline)
 
     def _report_beyond_end(self, starts: Iterable[bounds.BeyondEnd]) -> None:
         """Report starts behind the end of their logs like any other loss: nothing is read there."""

@@ -122,6 +122,7 @@ def test_of_two_charters_the_first_one_stays(open_one: OpenStore) -> None:
 @every_store
 def test_a_group_that_is_not_founded_is_empty_and_begins_nothing(store: Store) -> None:
     unit, lease = OffsetRange(*CLICKS, 0, 10), Lease(1, "a")
+    assert not store.exists()
     assert store.take("a", 3) == []
     assert store.renew([(unit, lease), (unit, lease)]) == [False, False]
     assert not store.finish(unit, lease, 10)
@@ -150,8 +151,10 @@ def test_a_group_that_was_forgotten_can_be_founded_again(store: Store) -> None:
     planned(store, 3)
     store.take("a")
     store.forget()
+    assert not store.exists()
     assert store.look() == Rules(Charter()).look()
     assert store.found(Charter(ordered=True)) == Charter(ordered=True)
+    assert store.exists()
     assert store.look() == Rules(Charter()).look()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from contextlib import closing
 from dataclasses import replace
 from uuid import UUID
 
@@ -162,6 +163,46 @@ def test_an_offset_that_one_partition_has_is_a_place(kafka: FakeKafka, reader: R
     with pytest.raises(OffsetsLost, match="t-1"):
         list(reader.read("t", {0: 90, 1: 90}))
     assert list(reader.read("t", 100)) == [], "where the log ends there is nothing yet"
+
+
+def test_a_partition_that_ends_before_one_offset_for_all_has_nothing_of_the_range(
+    kafka: FakeKafka, reader: Reader
+) -> None:
+    _grow(kafka)  # partition 0 has 100 records, partition 1 has 50
+    assert list(names(reader.read("t", 90, 92))) == [(0, 90), (0, 91)]
+    assert reader.count("t", 90, 92) == 2
+    assert reader.ranges("t", 90, 92) == [OffsetRange("t", 0, 90, 92), OffsetRange("t", 1, 90, 90)]
+    with pytest.raises(OffsetsLost, match="t-1"):
+        list(reader.read("t", 90, 92, partitions=[1]))
+    with pytest.raises(OffsetsLost, match="the log ends at"):
+        list(reader.read("t", 101, 103))
+    with pytest.raises(OffsetsLost, match="t-1"):
+        list(reader.read("t", {0: 90, 1: 90}, 92))
+    with pytest.raises(OffsetsLost, match="t-1"):
+        list(reader.read("t", {0: 10, 1: 90}, 80))
+
+
+def test_an_offset_behind_the_end_of_every_partition_is_named_once(kafka: FakeKafka) -> None:
+    _grow(kafka)
+    events = EventLog()
+    with new_reader(kafka.bootstrap, on_lost="earliest", events=[events]) as mild:
+        assert list(mild.read("t", 101, 103)) == []
+    assert sorted((event.partition, event.start, event.stop) for event in events.of(RangeLost)) == [
+        (0, 101, 103),
+        (1, 101, 103),
+    ]
+
+
+def test_a_partition_that_ends_before_one_offset_for_all_is_followed_from_its_end(
+    kafka: FakeKafka, reader: Reader
+) -> None:
+    _grow(kafka)
+    with closing(reader.read("t", 90, None)) as batches:
+        assert list(names([next(batches)])) == [(0, offset) for offset in range(90, 100)]
+        fill(kafka, 1, at=TopicPartition("t", 1))
+        assert list(names([next(batches)])) == [(1, offset) for offset in range(50, 60)]
+    with closing(reader.read("t", 500, None)) as batches, pytest.raises(OffsetsLost):
+        next(batches)
 
 
 def test_a_group_that_is_behind_the_end_is_an_error_or_an_event(kafka: FakeKafka) -> None:

@@ -86,12 +86,11 @@ def with_store(command: _Command) -> _Command:
 
 def look(store: Store, group: str) -> Snapshot:
     """Return the state of the group. Raises InputError if the store does not have the group."""
-    snapshot = store.look()
-    if not (snapshot.number or snapshot.topics or snapshot.partitions or snapshot.nodes):
+    if not store.exists():
         from ottla.errors import InputError
 
         raise InputError(f"no group {group!r} in the store {store.address}: 'ottla work run' creates one")
-    return snapshot
+    return store.look()
 
 
 def _require_file(url: str) -> None:

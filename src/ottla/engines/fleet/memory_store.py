@@ -102,6 +102,10 @@ class MemoryStore:
         """Create the group with this charter unless it exists, and return the charter that it has."""
         return _atomically(lambda: _groups.setdefault(self._group, Rules(charter)).charter)
 
+    def exists(self) -> bool:
+        """Return whether the group was created."""
+        return _atomically(lambda: self._group in _groups)
+
     def forget(self) -> None:
         """Delete the group and everything in it."""
         _atomically(lambda: _groups.pop(self._group, None))

@@ -86,6 +86,10 @@ class RedisStore:
         arguments = (charter_text(charter), int(charter.ordered), charter.max_attempts)
         return charter_of(self._link.run(scripts.FOUND, self._keys, *arguments), self._group, self._address)
 
+    def exists(self) -> bool:
+        """Return whether the group was created."""
+        return bool(self._link.call("HEXISTS", self._key("meta"), "charter"))
+
     def forget(self) -> None:
         """Delete the group and everything in it."""
         self._link.call("UNLINK", *self._keys)  # unlike DEL, it does not block the server while it frees a large group

@@ -93,6 +93,10 @@ class SqliteStore:
         assert group is not None, "it was inserted just now"
         return group.charter
 
+    def exists(self) -> bool:
+        """Return whether the group was created."""
+        return self._read(lambda group: group is not None)
+
     def forget(self) -> None:
         """Delete the group and everything in it."""
         self._write(lambda group: None if group is None else steps.forget(group))

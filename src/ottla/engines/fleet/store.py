@@ -44,6 +44,9 @@ class Store(Protocol):
         Raises `StoreIncompatible` if this version of Ottla cannot use the store or the group.
         """
 
+    def exists(self) -> bool:
+        """Return whether the group was created, even if nothing has happened in it yet."""
+
     # Topics: a mapping of names to ids, which may be empty.
 
     def add_topics(self, topics: Mapping[str, str]) -> None: ...
