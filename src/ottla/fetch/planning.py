@@ -68,9 +68,6 @@ class ReadPlanner:
         bounds.check(start, "start")
         selected, ids = self._partitions(names, partitions, start, deadline)
         starts = self._resolve(selected, start, ids, deadline)
-        beyond = self._beyond_end(start, starts, {}, deadline) if isinstance(start, int) else []
-        if len(beyond) < len(starts):  # one offset for all partitions: those that do not reach it continue at their end
-            starts |= {entry.partition: entry.extent.last for entry in beyond}
         cursors = [Cursor(tp, offset, topic_id=ids[tp.topic]) for tp, offset in starts.items()]
         is_whole = partitions is None and bounds.named_partitions(start) is None
         return ReadPlan(cursors, frozenset(names) if is_whole else frozenset())
