@@ -168,7 +168,7 @@ def test_stop_ends_an_async_for(kafka: FakeKafka) -> None:
         assert asyncio.run(program(consumer)) == []
         with pytest.raises(StopAsyncIteration):
             asyncio.run(_next(consumer))
-    assert not our_threads()
+    eventually(lambda: not our_threads(), "no thread is left")
 
 
 async def _next(consumer: Consumer) -> object:

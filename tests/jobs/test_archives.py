@@ -53,7 +53,7 @@ def test_a_second_call_goes_on_where_the_first_one_stopped(filled: str, tmp_path
 
 def test_another_layout_than_the_archive_has_is_refused(filled: str, tmp_path: Path) -> None:
     archive(TOPIC, tmp_path / "lake", brokers=filled, layout=LakeSettings(partition_by=("topic",)))
-    with pytest.raises(LakeError, match="partition_by topic, not date"):
+    with pytest.raises(LakeError, match="partitioned by topic, not date"):
         archive(TOPIC, tmp_path / "lake", brokers=filled, layout=LakeSettings(partition_by=("date",)))
 
 

@@ -324,9 +324,9 @@ def test_a_folder_with_something_else_is_refused_and_left_alone(tmp_path: Path) 
 def test_other_settings_than_the_archive_has_are_refused(tmp_path: Path) -> None:
     stock.create(tmp_path, partition_by=("topic",))
     for settings, said in (
-        (LakeSettings(format=Format.DELTA, partition_by=("topic",)), "format parquet, not delta"),
-        (LakeSettings(), "partition_by topic, not topic,date"),
-        (LakeSettings(partition_by=("topic",), event_time="json:ts"), "event_time record, not json:ts"),
+        (LakeSettings(format=Format.DELTA, partition_by=("topic",)), "format is parquet, not delta"),
+        (LakeSettings(), "partitioned by topic, not topic,date"),
+        (LakeSettings(partition_by=("topic",), event_time="json:ts"), "event time is record, not json:ts"),
     ):
         with pytest.raises(LakeError, match=said):
             Lake.create(tmp_path / "archive", settings)
