@@ -301,6 +301,36 @@ def test_topics_and_partitions_that_are_new_are_followed(kafka: LocalCluster, mo
     assert assert_equal(kafka.bootstrap, first, partitions=2) + assert_equal(kafka.bootstrap, later) == 20
 
 
+def test_a_mirror_that_follows_waits_for_a_topic_that_does_not_exist_yet(
+    kafka: LocalCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ottla.jobs.mirrors._REFRESH_SECONDS", 0.2)
+    monkeypatch.setattr("ottla.jobs.mirrors._RETRY_SECONDS", 0.2)
+    later = f"mirror-not-yet-{os.getpid()}"
+    stopped = threading.Event()
+    with Mirroring(link_of(kafka.bootstrap, f"{later}*", name=later, start="latest")) as mirroring:
+        thread = threading.Thread(target=lambda: mirroring.run(follow=True, is_stopped=stopped.is_set))
+        thread.start()
+        eventually(lambda: mirroring.journal.note("holder"), "it runs")
+        with Admin(kafka.bootstrap) as admin:
+            admin.create_topic(later, replicas=1)
+        confluent_write(kafka.bootstrap, tp(later), "none", UNUSUAL[:10])
+        eventually(partial(_exists_with, kafka.bootstrap, f"copy.{later}", 10), "all of the new topic is mirrored")
+        stopped.set()
+        thread.join(30)
+        assert not thread.is_alive()
+
+
+def test_where_a_partition_begins_is_decided_once(kafka: LocalCluster) -> None:
+    topic = new_topic(kafka.bootstrap, "begins")
+    confluent_write(kafka.bootstrap, tp(topic), "none", UNUSUAL[:10])
+    with Mirroring(link_of(kafka.bootstrap, topic, start="latest")) as mirroring:
+        plans = mirroring.prepare()
+        assert [(unit.start, unit.stop) for unit in mirroring.ranges(plans)] == [(10, 10)]
+        confluent_write(kafka.bootstrap, tp(topic), "none", UNUSUAL[10:15])
+        assert [(unit.start, unit.stop) for unit in mirroring.ranges(plans)] == [(10, 15)]
+
+
 def test_a_circle_and_a_copy_of_another_link_are_refused_and_nothing_is_written(kafka: LocalCluster) -> None:
     topic = new_topic(kafka.bootstrap, "circle")
     confluent_write(kafka.bootstrap, tp(topic), "none", UNUSUAL[:5])

@@ -61,8 +61,7 @@ class Holder:
     def __init__(self, notes: Journal) -> None:
         self._journal = notes
         self._id = uuid.uuid4().hex
-        self._started = time.time()
-        self._renewed_at = 0.0
+        self._renew_at = 0.0
 
     def claim(self, *, take_over: bool) -> None:
         """Announce this process. Raises `MirrorError` if another one seems to be at work, unless `take_over` is set."""
@@ -77,9 +76,9 @@ class Holder:
 
     def renew(self, now: float) -> None:
         """Say from time to time that this process is alive. A failure is harmless."""
-        if now < self._renewed_at + _RENEW_SECONDS and self._renewed_at:
+        if now < self._renew_at:
             return
-        self._renewed_at = now
+        self._renew_at = now + _RENEW_SECONDS
         self._write({"pid": os.getpid(), "host": socket.gethostname(), "id": self._id, "time": time.time()})
 
     def leave(self) -> None:

@@ -41,7 +41,8 @@ if TYPE_CHECKING:
     from ottla.jobs.engine_choice import EngineChoice
 
 _log = logging.getLogger(__name__)
-_BESIDE_SECONDS = 1.0
+_IDLE_SECONDS = 1.0
+"""How long an engine's round without new records waits for the next one."""
 _REFRESH_SECONDS = 30.0
 """How often a mirror that follows looks for new topics, partitions and settings."""
 _RETRY_SECONDS = 60.0
@@ -59,7 +60,9 @@ class Mirroring:
         self.target = self._resources.enter_context(link.target_brokers.cluster())
         self._events = events if isinstance(events, Events) else Events(*events)
         self._journal: Journal | None = None
-        self._known_topics: set[str] = set()
+        self._is_first_look = True
+        self._firsts: dict[TopicPartition, int] = {}
+        """Where each partition begins that was never mirrored."""
         self._throttle = Throttle(link.rate, link.rates)
         self._pumps: dict[str, Pump] = {}
         """By topic for isolated topics; all others share the one without a name."""
@@ -79,7 +82,9 @@ class Mirroring:
         """The journal on the target. Connects to the source on first use, to learn its id."""
         if self._journal is None:
             link, source_id = self.link, cluster_id(self.source)
-            self._journal = Journal(self.target, link=link.name, topic=link.journal, source_cluster=source_id)
+            self._journal = Journal(
+                self.target, link=link.name, topic=link.journal, source_cluster=source_id, replicas=link.replicas
+            )
             self._resources.callback(self._journal.close)
         return self._journal
 
@@ -117,20 +122,22 @@ class Mirroring:
         first record, since all of their records are new.
         """
         names = {planned.source for planned in plans}
-        known = self._known_topics | {
-            entry.source.topic for rows in self.journal.all_entries().values() for entry in rows
-        }
-        new = names if not self._known_topics else set()
-        self._known_topics |= names
+        new: set[str] = set()
+        if self._is_first_look:
+            self._is_first_look = False
+            mirrored = {entry.source.topic for rows in self.journal.all_entries().values() for entry in rows}
+            new = names - mirrored
         ranges: list[OffsetRange] = []
         reader = Reader(self.source, isolation=Isolation.READ_COMMITTED)
         try:
-            for start, chosen in ((self.link.start, new - known), ("earliest", names - (new - known))):
+            for start, chosen in ((self.link.start, new), ("earliest", names - new)):
                 if chosen:
                     ranges += reader.ranges(sorted(chosen), start, "latest")
         finally:
             reader.close()
-        return sorted(ranges)
+        # Where a partition begins is decided when it is first seen, not by a later look: "latest" moves.
+        firsts = [self._firsts.setdefault(unit.topic_partition, unit.start) for unit in ranges]
+        return sorted(replace(unit, start=min(first, unit.stop)) for unit, first in zip(ranges, firsts, strict=True))
 
     def run(
         self,
@@ -138,13 +145,12 @@ class Mirroring:
         follow: bool = False,
         take_over: bool = False,
         is_stopped: Callable[[], bool] = lambda: False,
-        beside: Callable[[], None] = lambda: None,
     ) -> MirrorReport:
         """Mirror all partitions in this process, up to their present end or until stopped.
 
         A partition that fails does not stop the others; its error is in the report. With `follow`, topics, partitions
-        and settings follow the source, and failed partitions are tried again. `beside` is called every second. Raises
-        as `plan` does, and `MirrorError` if another process mirrors the link, unless `take_over` is set.
+        and settings follow the source, and failed partitions are tried again. Raises as `plan` does, and `MirrorError`
+        if another process mirrors the link, unless `take_over` is set.
         """
         began, started = time.monotonic(), time.time()
         plans = self.plan()
@@ -152,23 +158,22 @@ class Mirroring:
         holder = Holder(self.journal)
         holder.claim(take_over=take_over)
         topics.apply(Admin(self.target), plans, replicas=self.link.replicas)
+        self._pump("")  # even without a topic: with `follow`, there may be some later
         self._add(plans, follow=follow)
         with PumpThreads(self._pumps, follow=follow) as threads:
-            refresh_at = retry_at = beside_at = began
+            refresh_at = retry_at = began
             while threads.are_running and not is_stopped():
                 now = time.monotonic()
-                if now >= beside_at:
-                    beside_at = now + _BESIDE_SECONDS
-                    holder.renew(now)
-                    beside()
+                holder.renew(now)
                 if follow and now >= refresh_at + _REFRESH_SECONDS:
                     refresh_at = now
                     self._refresh(threads)
                 if follow and now >= retry_at + _RETRY_SECONDS:
                     retry_at = now
                     self._retry_failed()
-                    if all(isinstance(lane.error, Fenced) for lane in self.lanes()):
-                        break
+                    lanes = self.lanes()
+                    if lanes and all(isinstance(lane.error, Fenced) for lane in lanes):
+                        break  # another mirror has taken over everything
                 threads.wait(_NAP)
         holder.leave()
         seconds = time.monotonic() - began
@@ -298,7 +303,7 @@ def _in_rounds(mirroring: Mirroring, runner: Engine, *, follow: bool, is_stopped
             partitions = tuple(result for _, result in sorted(results.items()))
             return MirrorReport(mirroring.link.name, partitions, time.monotonic() - began)
         if not ranges:
-            time.sleep(_BESIDE_SECONDS)
+            time.sleep(_IDLE_SECONDS)
 
 
 def _reached(results: Mapping[TopicPartition, Mirrored], unit: OffsetRange) -> int:

@@ -335,6 +335,12 @@ class Forwarder:
         """Send one request with a batch of each lane that has one. Returns whether there was any."""
         connection = link.connection
         assert connection is not None
+        try:
+            version = connection.version(wire.API_KEY, highest=wire.HIGHEST_VERSION)
+        except OttlaError as error:  # a broker that is too old: no retry changes that
+            for lane in lanes:
+                self._fail(lane, error)
+            return False
         batches: list[_Sent] = []
         size = 0
         for lane in self._policy.by_priority(lanes):
@@ -349,7 +355,6 @@ class Forwarder:
             self._throttle.spend(lane.target.topic, outbound.size_bytes, now)
         if not batches:
             return False
-        version = connection.version(wire.API_KEY, highest=wire.HIGHEST_VERSION)
         seconds = self._cluster.timeouts.request
         body = wire.produce_request(
             {sent.lane.target: sent.outbound.parts() for sent in batches},

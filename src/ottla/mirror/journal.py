@@ -16,6 +16,7 @@ from contextlib import closing
 from typing import Any, NamedTuple
 
 from ottla.admin import Admin, NewTopic, OffsetSpec
+from ottla.admin.topics import BROKER_DEFAULT
 from ottla.errors import BrokerError, ConfigError, DeadlineExceeded, ErrorCode
 from ottla.fetch.reader import Reader
 from ottla.mirror.terms import Term, in_order, joined
@@ -57,11 +58,20 @@ class _Key(NamedTuple):
 class Journal:
     """The journal of one link. Threads may share it."""
 
-    def __init__(self, cluster: Cluster, *, link: str, topic: str = TOPIC, source_cluster: str | None = None) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        *,
+        link: str,
+        topic: str = TOPIC,
+        source_cluster: str | None = None,
+        replicas: int = BROKER_DEFAULT,
+    ) -> None:
         self.topic = topic
         self.link = link
         self._cluster = cluster
         self._source_cluster = source_cluster
+        self._replicas = replicas
         self._lock = threading.RLock()
         self._producer: Producer | None = None
         self._partitions = 0
@@ -103,7 +113,7 @@ class Journal:
             Admin(self._cluster).check_topic(self._new_topic())
 
     def _new_topic(self) -> NewTopic:
-        return NewTopic(name=self.topic, partitions=_PARTITIONS, settings=_SETTINGS)
+        return NewTopic(name=self.topic, partitions=_PARTITIONS, replicas=self._replicas, settings=_SETTINGS)
 
     def _require_compaction(self) -> None:
         policy = Admin(self._cluster).settings(self.topic)[self.topic]["cleanup.policy"].value

@@ -102,7 +102,7 @@ class Counting:
         if batch.slices is None:
             if batch.header is None or batch.records is None:
                 return False
-            # Parts, hooks, the spool and the fast path: sealed elsewhere.
+            # Parts, and what hooks and the spool have made: sealed elsewhere.
             source = Batch.parse(pack_header(batch.header) + bytes(batch.records))
             batch.slices = slices_of(self._measurer.measure([source]), partition=batch.partition)
         batch.is_expected = True
