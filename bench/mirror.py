@@ -200,11 +200,13 @@ def _cpu(pid: int) -> float:
 
 
 def _family(pid: int) -> list[int]:
+    """A process and its descendants: a JVM starts children from any of its threads."""
     try:
-        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        files = list(Path(f"/proc/{pid}/task").glob("*/children"))
+        children = [int(child) for file in files for child in file.read_text().split()]
     except OSError:
         return [pid]
-    return [pid, *(member for child in children for member in _family(int(child)))]
+    return [pid, *(member for child in children for member in _family(child))]
 
 
 def _row(cell: Cell, peer: str, figures: Sequence[Mapping[str, float]]) -> dict[str, Any]:

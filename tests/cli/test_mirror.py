@@ -6,6 +6,7 @@ import json
 import re
 import signal
 import subprocess
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +14,18 @@ import pytest
 from click.testing import Result
 from tests.interop.clients import confluent_write
 from tests.interop.samples import UNUSUAL
-from tests.mirror.copies import assert_equal, new_topic, seen, tp
+from tests.mirror.copies import assert_equal, link_of, new_topic, seen, tp
 from tests.waiting import eventually
 
 from ottla.admin import Admin
 from ottla.cluster import LocalCluster
+from ottla.jobs.audit_notes import read_notes
+from ottla.jobs.brokers import Brokers
+from ottla.jobs.mirror_audit import LinkAudit
+from ottla.jobs.mirror_runner import run_links
+from ottla.jobs.mirrors import mirror
 from ottla.model import TopicPartition
+from ottla.tally.values import RangeTally
 
 from .commands import SECONDS, program, run
 
@@ -88,6 +95,12 @@ def test_a_topic_with_the_name_of_a_command_needs_the_long_form(kafka: LocalClus
         (["clicks", "--link", "x"], "--link needs --config"),
         (["clicks", "--from", "a:1", "--to", "b:1", "--master", "x"], "--master needs --engine spark"),
         (["clicks", "--from", "a:1", "--to", "b:1", "--engine", "spark", "--groups", "g"], "does not translate groups"),
+        (["clicks", "--from", "a:1", "--to", "b:1", "--engine", "fleet", "--groups", "g"], "does not translate groups"),
+        (["clicks", "--from", "a:1", "--to", "b:1", "--engine", "fleet", "--take-over"], "need --engine local"),
+        (["clicks", "--from", "a:1", "--to", "b:1", "--store", "memory://"], "--store needs --engine fleet"),
+        (["clicks", "--from", "a:1", "--to", "b:1", "--audit-bootstrap", "c:1"], "needs --audit-tier"),
+        (["clicks", "--from", "a:1", "--to", "b:1", "--audit-tier", "a b"], "tier 'a b'"),
+        (["ottla-audit", "--from", "a:1", "--to", "b:1", "--audit-tier", "hub"], "its own audit topic"),
         (["offset", "clicks:x", "5", "--to", "a:1"], "'clicks:x' is not TOPIC or TOPIC:PARTITION"),
         (["offset", "clicks", "5"], "--to HOST:PORT,... is missing"),
         (["status"], "--to HOST:PORT,... is missing"),
@@ -133,6 +146,82 @@ def test_status_and_offset_know_how_far_a_link_is(kafka: LocalCluster) -> None:
         f"error: offset 12 of {topic}-0 is not mirrored yet: the mirror has everything before 10\n",
     )
     assert f"link cli-{topic} mirrors nothing from a topic nothing" in offset("nothing", "1").stderr
+
+
+@pytest.mark.broker
+def test_nodes_of_a_fleet_mirror_a_link_of_their_own_file(kafka: LocalCluster, tmp_path: Path) -> None:
+    topic = new_topic(kafka.bootstrap, "cli-fleet", partitions=2)
+    for partition in range(2):
+        confluent_write(kafka.bootstrap, tp(topic, partition), "zstd", UNUSUAL)
+    file = tmp_path / "links.toml"
+    file.write_text(
+        f'''
+        [links.cli-fleet]
+        topics = ["{topic}"]
+        rename = "copy.{{topic}}"
+        replicas = 1
+        journal = "mirror-cli-journal"
+        source.bootstrap = "{kafka.bootstrap}"
+        target.bootstrap = "{kafka.bootstrap}"
+        '''
+    )
+    store = ("--store", f"sqlite:///{tmp_path / 'store.db'}")
+    config = ("--mirror-config", str(file))
+    with program("work", "serve", *store, *config, "--bootstrap", kafka.bootstrap) as node:
+        done = run("mirror", "--config", str(file), "--engine", "fleet", *store, "--json")
+        assert done.exit_code == 0, done.stderr
+        row = json.loads(done.stdout)
+        assert row["records"] == 2 * len(UNUSUAL) == assert_equal(kafka.bootstrap, topic, partitions=2)
+        node.send_signal(signal.SIGINT)
+        _, told = node.communicate(timeout=SECONDS)
+    assert b"running jobs of group jobs" in told
+
+
+@pytest.mark.broker
+def test_a_mirror_counts_its_target_for_the_audit(kafka: LocalCluster) -> None:
+    topic = new_topic(kafka.bootstrap, "cli-audit")
+    audit = f"audit-{topic}"
+    confluent_write(kafka.bootstrap, tp(topic), "zstd", UNUSUAL)
+    where = ("--bootstrap", kafka.bootstrap, "--audit-topic", audit)
+    edge = run("audit", "tally", topic, "--tier", "edge", "--as", f"copy.{topic}", *where)
+    assert edge.exit_code == 0, edge.stderr
+    link = link_of(
+        kafka.bootstrap, topic, name=f"cli-{topic}", audit=LinkAudit(tier="hub", topic=audit, brokers=kafka.bootstrap)
+    )
+    assert mirror(link).records == len(UNUSUAL)
+    compared = run("audit", "compare", "--tier", "edge", "--tier", "hub", "--delay", "0", "--all", "--json", *where)
+    verdicts = {json.loads(line)["verdict"] for line in compared.stdout.splitlines() if "verdict" in line}
+    assert (compared.exit_code, verdicts) == (0, {"complete"})
+
+
+@pytest.mark.broker
+def test_a_mirror_that_follows_counts_again_and_again(kafka: LocalCluster) -> None:
+    topic = new_topic(kafka.bootstrap, "cli-counting")
+    audit = f"audit-{topic}"
+    confluent_write(kafka.bootstrap, tp(topic), "none", UNUSUAL[:10])
+    link = link_of(kafka.bootstrap, topic, audit=LinkAudit(tier="hub", topic=audit, every=1.0))
+    stopped = threading.Event()
+    thread = threading.Thread(target=lambda: run_links([link], follow=True, is_stopped=stopped.is_set))
+    thread.start()
+    try:
+        eventually(lambda: _counted(kafka, audit) == 10, "the first records are counted")
+        confluent_write(kafka.bootstrap, tp(topic), "none", UNUSUAL[10:15])
+        eventually(lambda: _counted(kafka, audit) == 15, "so are those that came later")
+        confluent_write(kafka.bootstrap, tp(topic), "none", UNUSUAL[15:17])
+        eventually(lambda: len(seen(kafka.bootstrap, f"copy.{topic}")) == 17, "the last ones are mirrored")
+    finally:
+        stopped.set()
+        thread.join(60)
+    assert _counted(kafka, audit) == 17
+
+
+def _counted(kafka: LocalCluster, audit: str) -> int:
+    """The records in the longest tally of an audit topic: it replaces the others."""
+    with Admin(kafka.bootstrap) as admin:
+        if audit not in admin.topic_names():
+            return 0
+    notes = read_notes(Brokers(bootstrap=kafka.bootstrap), audit)
+    return max((note.records for note in notes.tallies.values() if isinstance(note, RangeTally)), default=0)
 
 
 @pytest.mark.broker

@@ -106,8 +106,15 @@ def test_without_a_batch_behind_the_mark_the_mark_counts() -> None:
 
 
 def test_a_term_that_wrote_nothing_begins_where_it_was_to_begin() -> None:
-    position = located([term(runs=(), mark=None)], [written(0, 1, 50, control=True)], 51)
-    assert (position.source, position.previous_count) == (100, 0)
+    position = located([term(runs=(), mark=None, start_epoch=4)], [written(0, 1, 50, control=True)], 51)
+    assert (position.source, position.leader_epoch, position.previous_count) == (100, 4, 0)
+
+
+def test_a_term_of_an_earlier_version_has_no_epoch_for_its_start() -> None:
+    row = term(start_epoch=4).to_json()
+    assert Term.from_json(row).start_epoch == 4
+    del row["start_epoch"]
+    assert Term.from_json(row).start_epoch == -1
 
 
 def test_sequences_wrap_around_and_numbers_do_not() -> None:

@@ -19,6 +19,7 @@ from ottla.config import OAuthBearer, Plain, Sasl, Scram, Security, Timeouts, Tl
 from ottla.errors import ConfigError, OttlaError
 from ottla.fetch.bounds import Bound
 from ottla.jobs.brokers import Brokers
+from ottla.jobs.mirror_audit import LinkAudit
 from ottla.jobs.mirror_link import Link
 from ottla.mirror.rules import Policy
 from ottla.mirror.topics import Rename, check_link_name
@@ -28,7 +29,7 @@ CLIENT = "ottla-mirror"
 _T = TypeVar("_T")
 _FILE_KEYS = ("defaults", "links")
 _RULES = ("on_foreign", "on_lost", "on_target_lost")
-_TABLES = ("source", "target", "rates", "priorities")
+_TABLES = ("source", "target", "rates", "priorities", "audit")
 _LINK_KEYS = (
     *("topics", "rename", "start", "rate", "groups", "isolated", "replicas", "follow_settings", "journal", "patience"),
     *_RULES,
@@ -40,6 +41,7 @@ _SIDE_KEYS = (
     *("oauth_token_file", "oauth_token_url", "oauth_client_id", "oauth_client_secret_file"),
     *("oauth_client_secret_env", "oauth_scope", "oauth_ca_file"),
 )
+_AUDIT_KEYS = ("tier", "topic", "bucket", "every", "headers_only", *_SIDE_KEYS)
 _MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
 _RATE = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([kKMG]?)(i?)[bB]\s*(?:/s)?\s*")
 _POWERS = {"": 0, "k": 1, "m": 2, "g": 3}
@@ -223,6 +225,7 @@ def _link(name: str, given: _Table, defaults: _Table, environment: Mapping[str, 
     }
     policy: dict[str, Any] = {**rules, "priorities": priorities, **({} if patience is None else {"patience": patience})}
     source, target = (_side(table.table(side), environment) for side in ("source", "target"))
+    settings["audit"] = _audit(table.table("audit"), environment)
     return table.checked(
         lambda: Link(
             source=source,
@@ -246,6 +249,26 @@ def _side(table: _Table, environment: Mapping[str, str]) -> Brokers:
     security = Security(tls=_tls(table, environment), sasl=_sasl(table, environment))
     timeouts = table.checked(lambda: Timeouts() if timeout is None else Timeouts(total=timeout))
     return Brokers(bootstrap=bootstrap, security=security, client_id=CLIENT, timeouts=timeouts)
+
+
+def _audit(table: _Table, environment: Mapping[str, str]) -> LinkAudit | None:
+    """How the target is counted. Tallies go to the target unless the table names a cluster."""
+    if not table.values:
+        return None
+    table.refuse_unknown(_AUDIT_KEYS)
+    tier, topic = table.text("tier"), table.text("topic")
+    if tier is None:
+        table.fail("has no tier: write where the target stands, such as 'aggregate'")
+    side = {key: value for key, value in table.values.items() if key in _SIDE_KEYS}
+    brokers = _side(_Table(side, table.place, table.folder), environment) if side else None
+    given: dict[str, Any] = {
+        "topic": topic,
+        "bucket_seconds": table.get("bucket", int, "whole seconds"),
+        "every": _seconds(table, "every"),
+        "headers_only": table.get("headers_only", bool, "true or false"),
+    }
+    known = {key: value for key, value in given.items() if value is not None}
+    return table.checked(lambda: LinkAudit(tier=tier, brokers=brokers, **known))
 
 
 def _tls(table: _Table, environment: Mapping[str, str]) -> Tls | None:

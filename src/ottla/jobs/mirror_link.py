@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from ottla.errors import ConfigError
 from ottla.fetch.bounds import Bound
 from ottla.jobs.brokers import Brokers
+from ottla.jobs.mirror_audit import LinkAudit
 from ottla.mirror.journal import TOPIC
 from ottla.mirror.rules import Policy
 from ottla.mirror.throttle import Throttle
@@ -48,6 +49,8 @@ class Link:
     groups: tuple[str, ...] | str = ()
     isolated: tuple[str, ...] | str = ()
     """Source topics that get threads, memory and connections of their own, so that no other topic can delay them."""
+    audit: LinkAudit | None = None
+    """Count the target topics for the audit, while the mirror runs and at its end. The audit topic is not mirrored."""
 
     def __post_init__(self) -> None:
         check_link_name(self.name)
@@ -62,6 +65,8 @@ class Link:
             value = getattr(self, name)
             if isinstance(value, str):
                 object.__setattr__(self, name, Brokers(bootstrap=value, client_id=_CLIENT))
+        if self.audit is not None and self.audit.topic in self.topics:
+            raise ConfigError(f"link {self.name} mirrors {self.audit.topic}, its own audit topic: leave it out")
 
     @property
     def source_brokers(self) -> Brokers:

@@ -12,11 +12,13 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 from ottla.config import Retry
 from ottla.errors import BrokerError, DeadlineExceeded, NetworkError, NoBrokerReachable, OttlaError
 from ottla.events import Events, MirrorProgress
+from ottla.jobs.mirror_audit import Counting
 from ottla.jobs.mirror_groups import GroupSync
 from ottla.jobs.mirror_link import Link
 from ottla.jobs.mirror_maps import known_maps
@@ -157,10 +159,21 @@ class LinkRun:
             if self._stopped.is_set():
                 return  # `stop` may have come before there was anything to close
             publisher = self._publisher = _Publisher(mirroring, self._events, self._seconds, self._began)
-            with publisher:
+            with self._counting(mirroring), publisher:
                 self.report = mirroring.run(
                     follow=self._follow, take_over=self._take_over, is_stopped=self._stopped.is_set
                 )
+
+    def _counting(self, mirroring: Mirroring) -> Counting | nullcontext[None]:
+        """Return what counts the target beside the mirror, if the link asks for it."""
+        if self.link.audit is None:
+            return nullcontext()
+        return Counting(
+            self.link.audit,
+            self.link.target_brokers,
+            lambda: {lane.target.topic for lane in mirroring.lanes()},
+            link=self.link.name,
+        )
 
     def _began(self) -> None:
         self.state = "running"

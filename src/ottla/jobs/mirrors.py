@@ -22,6 +22,7 @@ from ottla.events import Events
 from ottla.fetch.cursor import END_OF_LOG
 from ottla.fetch.reader import Reader
 from ottla.jobs.engine_choice import choose_engine, engine_name
+from ottla.jobs.mirror_audit import count_target
 from ottla.jobs.mirror_guards import Holder, cluster_id, refuse_conflicts
 from ottla.jobs.mirror_link import Link
 from ottla.jobs.mirror_report import Mirrored, MirrorReport, receipt
@@ -101,7 +102,7 @@ class Mirroring:
             link.topics,
             Rename(link.rename),
             link=link.name,
-            excluded={link.journal},
+            excluded={link.journal} if link.audit is None else {link.journal, link.audit.topic},
         )
         if not link.follow_settings:
             plans = [plan if plan.action == "create" else replace(plan, settings={}) for plan in plans]
@@ -276,17 +277,28 @@ def mirror(
     Raises `InputError` for a link that would copy into itself, in a circle or into topics of another link,
     `BrokerError` if a broker refuses, `MirrorError` if another process mirrors the link (`take_over` replaces it) or a
     partition cannot go on by the link's rules, and `Fenced` if another mirror of the link takes over. A partition that
-    fails does not stop the others; its error is raised at the end.
+    fails does not stop the others; its error is raised at the end. If the link has an `audit`, the target is counted at
+    the end; `ottla mirror` and `run_links` also count while they follow.
     """
     with Mirroring(link, events=events) as mirroring:
         if engine_name(engine, spark) == "local":
             report = mirroring.run(follow=follow, take_over=take_over, is_stopped=is_stopped)
+            _count(mirroring, report)
             for lane in mirroring.lanes():
                 if lane.phase is Phase.FAILED and lane.error is not None:
                     raise lane.error
             return report
         runner = choose_engine(engine, spark=spark, workers=workers)
-        return _in_rounds(mirroring, runner, follow=follow, is_stopped=is_stopped)
+        report = _in_rounds(mirroring, runner, follow=follow, is_stopped=is_stopped)
+        _count(mirroring, report)
+        return report
+
+
+def _count(mirroring: Mirroring, report: MirrorReport) -> None:
+    """Count the target for the audit, if the link asks for it."""
+    link = mirroring.link
+    if link.audit is not None:
+        count_target(link.audit, link.target_brokers, {partition.target.topic for partition in report.partitions})
 
 
 def _in_rounds(mirroring: Mirroring, runner: Engine, *, follow: bool, is_stopped: Callable[[], bool]) -> MirrorReport:

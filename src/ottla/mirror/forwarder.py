@@ -226,7 +226,8 @@ class Forwarder:
         source = begun.term.start.source
         limit = min(begun.accepts.max_bytes, lane.most_bytes)
         lane.accepts = replace(begun.accepts, max_bytes=limit)
-        cursor = Cursor(lane.source, source, lane.stop, epoch=begun.leader_epoch, topic_id=begun.term.source_id)
+        cursor = Cursor(lane.source, source, lane.stop, epoch=begun.term.start_epoch, topic_id=begun.term.source_id)
+        cursor.start = min(lane.first, source)  # a log that was cut back may continue before the position
         lane.taken_over(begun.term, cursor, time.monotonic(), time.time())
         for fault in begun.accepted:
             self._accept_fault(lane, fault)

@@ -133,8 +133,6 @@ class Begun:
     """A partition whose new term is in the journal: mirroring may begin."""
 
     term: Term
-    leader_epoch: int
-    """The leader epoch of the record before the term's first, at the source; -1 if unknown."""
     accepts: Acceptance
     accepted: tuple[MirrorError, ...]
     """Faults that the link's rules accept."""
@@ -161,9 +159,9 @@ class Taker:
         accepts = self._acceptance(target.topic, deadline)
         held = take_over(self._target, self._journal, target, source_id=source_id, deadline=deadline)
         accepted = self._policy.judge(source, target, held.position.findings)
-        start, previous = held.position.source, held.position.previous
+        start, epoch, previous = held.position.source, held.position.leader_epoch, held.position.previous
         if start is None:  # nothing was mirrored before, or all of it is to be mirrored again
-            start = self._earliest(source, deadline) if held.terms else first
+            start, epoch = self._earliest(source, deadline) if held.terms else first, -1
         term = Term(
             index=held.terms[-1].index + 1 if held.terms else 0,
             producer_id=held.identity.producer_id,
@@ -171,12 +169,13 @@ class Taker:
             source_id=source_id,
             target_id=held.target_id,
             start=Mark(0, start, held.next_target),
+            start_epoch=epoch,
             previous=None if previous is None else previous.identity,
             previous_count=held.position.previous_count,
         )
         self._journal.write([Entry(source, target, term)])
         self._prune(source, target, held)
-        return Begun(term, held.position.leader_epoch, accepts, accepted)
+        return Begun(term, accepts, accepted)
 
     def _acceptance(self, topic: str, deadline: Deadline) -> Acceptance:
         """Asked once for all partitions that are taken over at the same time."""

@@ -50,6 +50,9 @@ class Term:
     target_id: UUID | None
     start: Mark
     """Where it began: number 0, the first source offset to mirror, and the target offset of the first record."""
+    start_epoch: int = -1
+    """The leader epoch at the source of the record before the start, -1 if unknown: with it, a source log that was cut
+    back is noticed, also by the successor of a term that wrote nothing."""
     previous: tuple[int, int] | None = None
     """The identity of the term before it."""
     previous_count: int = 0
@@ -81,7 +84,7 @@ class Term:
         Raises `LookupError` if no run covers the record before it: the term is not the one that wrote it.
         """
         if number == self.start.number:
-            return self.start.source, -1
+            return self.start.source, self.start_epoch
         index = bisect.bisect_right(self.runs, number - 1, key=lambda run: run.number) - 1
         if index < 0:
             raise LookupError(f"no run of term {self.index} covers record {number - 1}")
@@ -97,6 +100,7 @@ class Term:
             "source_id": None if self.source_id is None else str(self.source_id),
             "target_id": None if self.target_id is None else str(self.target_id),
             "start": list(self.start),
+            "start_epoch": self.start_epoch,
             "previous": None if self.previous is None else list(self.previous),
             "previous_count": self.previous_count,
             "chunk": self.chunk,
@@ -114,6 +118,7 @@ class Term:
             source_id=None if row["source_id"] is None else UUID(row["source_id"]),
             target_id=None if row["target_id"] is None else UUID(row["target_id"]),
             start=Mark(*map(int, row["start"])),
+            start_epoch=int(row.get("start_epoch", -1)),  # missing in entries of version 0.1
             previous=None if row["previous"] is None else (int(row["previous"][0]), int(row["previous"][1])),
             previous_count=int(row["previous_count"]),
             chunk=int(row["chunk"]),

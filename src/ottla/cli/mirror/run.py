@@ -15,6 +15,7 @@ from ottla.cli.errors import CommandFailed, UsageError
 from ottla.cli.mirror.sides import FILE, journal_option, side_option
 from ottla.cli.mirror.view import Speed, progress_text, report_text, reworded
 from ottla.cli.options.common import check_topic, follow_option, json_option, timeout_option
+from ottla.cli.options.store import STORE_VARIABLE, find_store
 from ottla.cli.options.types import Integer, PlaceType, parsed
 from ottla.cli.output.json_text import json_text
 from ottla.cli.terminal.progress import LiveLine
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 _START = PlaceType((Kind.EARLIEST, Kind.LATEST, Kind.OFFSET, Kind.TIME))
 _ACTION = click.Choice(["stop", "continue"])
 _CHECK_SECONDS = 5.0
-_ALWAYS = ("follow", "config", "chosen", "engine", "master", "take_over", "prometheus", "as_json")
+_ALWAYS = ("follow", "config", "chosen", "engine", "master", "store", "take_over", "prometheus", "as_json")
 """Arguments that go with a file, too."""
 
 
@@ -88,12 +89,22 @@ def _listener(text: str) -> tuple[str, int]:
 @click.option("--link", "chosen", multiple=True, metavar="NAME", help="With --config: only this link. Repeatable.")
 @click.option(
     "--engine",
-    type=click.Choice(["local", "spark"]),
+    type=click.Choice(["local", "spark", "fleet"]),
     default="local",
     show_default=True,
-    help="What does the work: this process, or Spark, a task for each partition.",
+    help="What does the work: this process, Spark with a task for each partition, or a fleet ('ottla work serve').",
 )
 @click.option("--master", metavar="URL", help="With --engine spark: where Spark runs.  [default: local[*]]")
+@click.option(
+    "--store",
+    metavar="URL",
+    help=f"With --engine fleet: the store of its nodes, as redis://HOST.  [default: {STORE_VARIABLE}, then the Redis of"
+    " the running local cluster]",
+)
+@click.option("--audit-tier", metavar="NAME", help="Count the target topics for the audit, as this tier.")
+@click.option(
+    "--audit-bootstrap", metavar="HOST:PORT,...", help="Cluster of the audit topic.  [default: that of the target]"
+)
 @click.option("--take-over", is_flag=True, help="Take over from another process that mirrors the link.")
 @click.option(
     "--prometheus",
@@ -116,6 +127,7 @@ def run(
     chosen: tuple[str, ...],
     engine: str,
     master: str | None,
+    store: str | None,
     take_over: bool,
     prometheus: tuple[str, int] | None,
     timeout: float,
@@ -135,6 +147,8 @@ def run(
       ottla mirror 'shop.*' --from edge:9092 --to hub:9092 --name oslo --rename '{source}.{topic}' --follow
       ottla mirror clicks --from edge:9093 --from-config edge.toml --to hub:9092 --rate 50MB/s
       ottla mirror clicks --from edge:9092 --to hub:9092 --groups 'billing*' --follow
+      ottla mirror clicks --from edge:9092 --to hub:9092 --audit-tier aggregate
+      ottla mirror --config links.toml --link oslo --engine fleet --store redis://host    on 'ottla work serve' nodes
       ottla mirror --config links.toml --link oslo --follow --prometheus 9400
     """
     if config is None:
@@ -146,8 +160,12 @@ def run(
         links = _from_file(config, chosen)
         _refuse_conflicts(links)
     _check_engine(links, engine, master, has_local=take_over or prometheus is not None)
+    if store is not None and engine != "fleet":
+        raise UsageError("--store needs --engine fleet")
     if engine == "spark":
         results, code = _by_spark(links, master, follow=follow)
+    elif engine == "fleet":
+        results, code = _by_fleet(links[0], store or find_store(), follow=follow)
     else:
         results, code = _run(links, follow=follow, take_over=take_over, sinks=_metrics(prometheus))
     _report(results, as_json=as_json)
@@ -168,14 +186,16 @@ class _Result(NamedTuple):
 
 
 def _check_engine(links: Sequence[Link], engine: str, master: str | None, *, has_local: bool) -> None:
-    if engine == "local" and master:
+    if engine != "spark" and master:
         raise UsageError("--master needs --engine spark")
-    if engine == "spark" and has_local:
+    if engine == "local":
+        return
+    if has_local:
         raise UsageError("--prometheus and --take-over need --engine local")
-    if engine == "spark" and len(links) > 1:
-        raise UsageError("--engine spark runs one link: choose it with --link")
-    if engine == "spark" and links[0].groups:
-        raise UsageError("--engine spark does not translate groups: use 'ottla mirror groups'")
+    if len(links) > 1:
+        raise UsageError(f"--engine {engine} runs one link: choose it with --link")
+    if links[0].groups:
+        raise UsageError(f"--engine {engine} does not translate groups: use 'ottla mirror groups'")
 
 
 def _refuse_options(context: click.Context) -> None:
@@ -193,6 +213,7 @@ def _direct(
     from dataclasses import replace
 
     from ottla.config import Timeouts
+    from ottla.jobs.mirror_audit import LinkAudit
     from ottla.jobs.mirror_link import Link
     from ottla.mirror.rules import Policy
 
@@ -204,6 +225,9 @@ def _direct(
     start: Place | None = settings.pop("start")
     rules = {name: settings.pop(name) for name in ("on_foreign", "on_lost", "on_target_lost")}
     limits = Timeouts(total=timeout)
+    tier, audit_bootstrap = settings.pop("audit_tier"), settings.pop("audit_bootstrap")
+    if tier is None and audit_bootstrap is not None:
+        raise UsageError("--audit-bootstrap needs --audit-tier")
     return Link(
         source=replace(source, timeouts=limits),
         target=replace(target, timeouts=limits),
@@ -213,6 +237,7 @@ def _direct(
         start="earliest" if start is None else start,  # type: ignore[arg-type]  # only kinds that are bounds
         rules=Policy(**{name: value for name, value in rules.items() if value is not None}),
         replicas=settings.pop("replicas") or -1,
+        audit=None if tier is None else LinkAudit(tier=tier, brokers=audit_bootstrap),
         **settings,
     )
 
@@ -288,16 +313,32 @@ def _run(links: Sequence[Link], *, follow: bool, take_over: bool, sinks: Sequenc
 
 def _by_spark(links: Sequence[Link], master: str | None, *, follow: bool) -> tuple[list[_Result], int]:
     """Return how the link ended. A signal ends it after the round of tasks that runs."""
+    with spark_session("ottla mirror", master) as spark:
+        return _in_rounds(links[0], follow=follow, engine="spark", spark=spark)
+
+
+def _by_fleet(link: Link, store: str, *, follow: bool) -> tuple[list[_Result], int]:
+    """Return how the link ended. This process works, too: without other nodes, it does everything."""
+    from contextlib import closing
+    from functools import partial
+
+    from ottla.engines import local
+    from ottla.engines.fleet import jobs
+    from ottla.engines.fleet.store import open_store
+    from ottla.jobs.mirror_kind import MirrorKind
+
+    with closing(open_store(store, jobs.JOBS)) as opened:
+        engine = partial(jobs.run, kind=MirrorKind([link]), store=opened, threads=local.default_workers())
+        return _in_rounds(link, follow=follow, engine=engine)
+
+
+def _in_rounds(link: Link, *, follow: bool, **engine: Any) -> tuple[list[_Result], int]:
     from ottla.errors import OttlaError
     from ottla.jobs.mirrors import mirror
 
-    (link,) = links
-    with (
-        spark_session("ottla mirror", master) as spark,
-        Stopping("stopping after the tasks that run; press Ctrl-C again to abort") as stopping,
-    ):
+    with Stopping("stopping after the ranges in hand; press Ctrl-C again to abort") as stopping:
         try:
-            report = mirror(link, follow=follow, engine="spark", spark=spark, is_stopped=lambda: stopping.asked > 0)
+            report = mirror(link, follow=follow, is_stopped=lambda: stopping.asked > 0, **engine)
             result = _Result(link.name, report, None)
         except OttlaError as error:
             result = _Result(link.name, None, error)
