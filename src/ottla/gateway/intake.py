@@ -1,0 +1,161 @@
+"""The way into Kafka that all gateways of a process share: one producer, with one spool and one budget of memory.
+
+Records come in with a topic, and go to the producer as they are. Who waits gets a delivery; who does not wait says who
+counts what is lost. It parses nothing and knows no protocol.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Protocol
+
+import pyarrow as pa
+
+from ottla.errors import OttlaError
+from ottla.produce.delivery import BulkDelivery
+from ottla.produce.producer import Producer
+
+_PERSIST_SECONDS = 30.0
+"""How long one write to the disk may take before those who wait for it get an error."""
+
+
+@dataclass(frozen=True, slots=True)
+class Incoming:
+    """One record on its way in. `timestamp` is in seconds since 1970; None for the time of the batch."""
+
+    value: bytes | None
+    key: bytes | None = None
+    headers: tuple[tuple[str, bytes | None], ...] = ()
+    timestamp: float | None = None
+    partition: int | None = None
+
+
+class Loss(Protocol):
+    """Counts records that were taken and then lost. Called on any thread; it must not block."""
+
+    def __call__(self, topic: str, records: int, first_time: float, last_time: float, why: OttlaError) -> None:
+        """Count `records` of a topic with times from `first_time` to `last_time`, in seconds since 1970."""
+
+
+class Intake:
+    """Hands records to the producer. Threads share it."""
+
+    def __init__(self, producer: Producer, *, has_spool: bool) -> None:
+        self.producer = producer
+        self.has_spool = has_spool
+        self._persisting = _Persisting(producer) if has_spool else None
+
+    def send(self, topic: str, records: Sequence[Incoming]) -> BulkDelivery:
+        """Hand over records and return their delivery. Raises as `Producer.send_many` does."""
+        if all(not record.headers and record.timestamp is None and record.partition is None for record in records):
+            return self.producer.send_many(
+                topic, [record.value if record.key is None else (record.key, record.value) for record in records]
+            )
+        return self.producer.send_table(topic, as_table(records))
+
+    def send_table(self, topic: str, table: pa.Table | pa.RecordBatch) -> BulkDelivery:
+        """Hand over a table, as for `Producer.send_table`."""
+        return self.producer.send_table(topic, table)
+
+    def forget(
+        self, topic: str, records: Sequence[Incoming] | pa.RecordBatch, times: tuple[float, float], *, lost: Loss
+    ) -> None:
+        """Hand over records without waiting. What cannot be taken, or fails later, goes to `lost`."""
+        count = records.num_rows if isinstance(records, pa.RecordBatch) else len(records)
+        try:
+            if isinstance(records, pa.RecordBatch):
+                delivery = self.producer.send_table(topic, records)
+            else:
+                delivery = self.send(topic, records)
+        except OttlaError as error:
+            lost(topic, count - getattr(error, "accepted", 0), *times, error)
+            return
+        delivery.add_done_callback(lambda done: _count_lost(done, topic, times, lost))
+
+    def persisted(self) -> Future[None]:
+        """Return a future that is done when everything handed over before this call is on disk or acknowledged.
+
+        One write serves all who wait. Raises `RuntimeError` without a spool.
+        """
+        if self._persisting is None:
+            raise RuntimeError("this gateway has no spool")
+        return self._persisting.join()
+
+    def close(self) -> None:
+        """End the thread that writes. The producer belongs to the caller."""
+        if self._persisting is not None:
+            self._persisting.close()
+
+
+def as_table(records: Sequence[Incoming]) -> pa.RecordBatch:
+    """Return records as the columns that `Producer.send_table` takes."""
+    columns = {
+        "value": pa.array([record.value for record in records], pa.binary()),
+        "key": pa.array([record.key for record in records], pa.binary()),
+        "headers": pa.array(
+            [[{"key": name, "value": value} for name, value in record.headers] for record in records], _HEADERS
+        ),
+    }
+    if any(record.timestamp is not None for record in records):
+        now = time.time()
+        times = [round((now if record.timestamp is None else record.timestamp) * 1e6) for record in records]
+        columns["timestamp"] = pa.array(times, pa.timestamp("us", tz="UTC"))
+    if any(record.partition is not None for record in records):
+        columns["partition"] = pa.array([record.partition for record in records], pa.int32())
+    return pa.RecordBatch.from_pydict(columns)
+
+
+_HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+
+
+def _count_lost(delivery: BulkDelivery, topic: str, times: tuple[float, float], lost: Loss) -> None:
+    for decided in delivery.outcomes(0):
+        if decided.error is not None:
+            lost(topic, len(decided.rows), *times, decided.error)
+
+
+class _Persisting:
+    """Writes to the spool for all who wait: while one write runs, the next group gathers."""
+
+    def __init__(self, producer: Producer) -> None:
+        self._producer = producer
+        self._changed = threading.Condition()
+        self._next: Future[None] | None = None
+        self._is_closed = False
+        self._thread = threading.Thread(target=self._run, name="ottla-gateway-persist", daemon=True)
+        self._thread.start()
+
+    def join(self) -> Future[None]:
+        with self._changed:
+            if self._next is None:
+                self._next = Future()
+                self._changed.notify()
+            return self._next
+
+    def close(self) -> None:
+        with self._changed:
+            self._is_closed = True
+            self._changed.notify()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._next is not None or self._is_closed)
+                group, self._next = self._next, None
+            if group is None:
+                return
+            _settle(group, lambda: self._producer.persist(_PERSIST_SECONDS))
+
+
+def _settle(future: Future[None], work: Callable[[], None]) -> None:
+    try:
+        work()
+    except Exception as error:  # those who wait get it
+        future.set_exception(error)
+    else:
+        future.set_result(None)

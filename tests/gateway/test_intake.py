@@ -1,0 +1,89 @@
+"""What all gateways share: records reach Kafka as they came, and what is lost is counted."""
+
+from __future__ import annotations
+
+import os
+import threading
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from tests.interop.clients import confluent_read
+from tests.waiting import eventually
+
+from ottla import Batching, Producer, Spool, TopicPartition
+from ottla.admin import Admin
+from ottla.cluster import LocalCluster
+from ottla.errors import OttlaError
+from ottla.gateway.intake import Incoming, Intake
+
+pytestmark = pytest.mark.broker
+_TIME = 1_700_000_000.123
+
+
+def _topic(kafka: LocalCluster, name: str) -> str:
+    topic = f"gateway-{name}-{os.getpid()}"
+    with Admin(kafka.bootstrap) as admin:
+        admin.create_topic(topic, partitions=2, replicas=1)
+    return topic
+
+
+def test_records_of_every_shape_arrive_as_they_came(kafka: LocalCluster) -> None:
+    topic = _topic(kafka, "shapes")
+    plain = [Incoming(b"a"), Incoming(b"b", b"k"), Incoming(None, b"k")]
+    rich = [
+        Incoming(b"c", None, (("h", b"1"), ("h", None)), _TIME, 1),
+        Incoming(b"d", b"", (), None, 1),
+        Incoming(None, b"k", (("é", b""),), None, 1),
+    ]
+    with Producer(kafka.bootstrap) as producer, closing(Intake(producer, has_spool=False)) as intake:
+        assert intake.send(topic, plain).result(30).records == 3
+        (there,) = intake.send(topic, rich).result(30).ranges
+        assert (there.partition, len(there)) == (1, 3)
+        assert intake.send(topic, [*rich, Incoming(b"anywhere")]).result(30).records == 4
+    last = confluent_read(kafka.bootstrap, TopicPartition(topic, 1), there.stop)[-3:]
+    assert [record[:3] for record in last] == [(record.key, record.value, record.headers) for record in rich]
+    assert last[0][3] == round(_TIME * 1000)
+
+
+def test_what_cannot_be_delivered_is_counted_with_its_times(kafka: LocalCluster) -> None:
+    lost: list[tuple[str, int, float, float, OttlaError]] = []
+    with Producer(kafka.bootstrap) as producer:
+        intake = Intake(producer, has_spool=False)
+        intake.forget(
+            "no-such-topic", [Incoming(b"x"), Incoming(b"y")], (1.0, 2.0), lost=lambda *args: lost.append(args)
+        )
+        eventually(lambda: lost, "the loss is counted")
+        with pytest.raises(OttlaError):
+            producer.flush(10)
+    assert [(topic, count, first, last) for topic, count, first, last, _ in lost] == [("no-such-topic", 2, 1.0, 2.0)]
+
+
+def test_one_write_to_the_disk_serves_all_who_wait(kafka: LocalCluster, tmp_path: Path) -> None:
+    topic = _topic(kafka, "persisted")
+    spool = Spool(tmp_path / "spool", write_ahead=True)
+    calls = 0
+    with (
+        Producer(kafka.bootstrap, spool=spool, batching=Batching(linger=0.05)) as producer,
+        closing(Intake(producer, has_spool=True)) as intake,
+    ):
+        persist = producer.persist
+
+        def counted(timeout: float | None = None) -> None:
+            nonlocal calls
+            calls += 1
+            persist(timeout)
+
+        producer.persist = counted  # type: ignore[method-assign]
+
+        def one() -> None:
+            intake.send(topic, [Incoming(b"x")])
+            intake.persisted().result(30)
+
+        threads = [threading.Thread(target=one) for _ in range(20)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(30)
+        assert not any(thread.is_alive() for thread in threads)
+        assert 1 <= calls < 20
