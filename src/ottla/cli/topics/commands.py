@@ -16,7 +16,7 @@ from ottla.cli.options.connection import with_admin
 from ottla.cli.options.types import Integer, parsed
 from ottla.cli.output.json_text import json_text
 from ottla.cli.output.tables import terminal_width
-from ottla.cli.topics.settings import keeps_less, topic_settings_options
+from ottla.cli.topics.settings import topic_settings_options
 from ottla.errors import BrokerError
 from ottla.text import printable
 
@@ -176,7 +176,7 @@ def alter(
       ottla topics alter users --cleanup compact,delete --setting min.insync.replicas=2
     """
     from ottla.admin import Apply
-    from ottla.admin.settings import refuse_unknown
+    from ottla.admin.settings import keeps_less, refuse_unknown
     from ottla.cli.topics.view import changes_table
 
     requested = _all_changes(changes, unset)
