@@ -35,9 +35,9 @@ _OPTIONS = {"data": "--allow-data-loss", "settings": "--delete-settings", "topic
 @with_admin
 @click.pass_context
 def diff(context: click.Context, /, admin: Admin, *, file: Path, as_json: bool) -> None:
-    """Show how the topics of a cluster differ from those that FILE declares. Changes nothing.
+    """Show how topics differ from FILE.
 
-    Topics that FILE does not have are named, and are no difference. Exit codes: 0 if nothing differs, 1 failure, 2 for
+    Changes nothing. FILE declares topics in TOML, for one cluster. Topics that FILE does not have are named, and are no difference. Exit codes: 0 if nothing differs, 1 failure, 2 for
     an invalid file or one for another cluster, 3 if something differs.
 
     \b
@@ -73,9 +73,9 @@ def apply(
     dry_run: bool,
     as_json: bool,
 ) -> None:
-    """Change the topics of a cluster to what FILE declares: create, add partitions, alter settings.
+    """Change topics to what FILE declares.
 
-    Shows what differs, has the brokers check all of it, and asks before it changes anything; then reports each change.
+    Creates topics, adds partitions, alters settings. Shows what differs, has the brokers check all of it, and asks before it changes anything; then reports each change.
     Whatever would lose records, settings or topics is left alone unless an option allows it. Applying a file twice
     changes nothing the second time. Replicas are left to 'ottla topics replicas'.
 
@@ -114,9 +114,9 @@ def apply(
 )
 @with_admin
 def export(admin: Admin, *, patterns: tuple[str, ...], output: Path | None) -> None:
-    """Write the topics of a cluster as a file for 'diff' and 'apply': partitions, replicas, settings of their own.
+    """Write topics as a file for 'diff' and 'apply'.
 
-    PATTERN is a name, or has * and ?. Kafka's internal topics are left out. A file that exists is not replaced.
+    The file has partitions, replicas and settings of their own. PATTERN is a name, or has * and ?. Kafka's internal topics are left out. A file that exists is not replaced.
 
     \b
     Examples:
