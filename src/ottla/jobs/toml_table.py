@@ -1,4 +1,4 @@
-"""Reads TOML files whose mistakes are told by their place: unknown keys, wrong types, values that something refuses.
+"""Reads TOML files and names the place of each mistake: unknown keys, wrong types, values that something refuses.
 
 A path comes in, tables go out. Whatever is wrong is one `ConfigError`, with the file and the keys that lead there.
 Values of texts never show: one may be a secret.

@@ -94,9 +94,11 @@ def test_a_cluster_that_is_away_is_a_verdict_too() -> None:
 @pytest.mark.broker
 def test_a_probe_refuses_a_topic_that_is_not_its_own(kafka: LocalCluster, cluster: Cluster) -> None:
     with Admin(cluster) as admin:
-        admin.create_topic("health-foreign", replicas=3)
-        with pytest.raises(ConfigError, match="it is not the probe's"):
+        admin.create_topic("health-foreign", partitions=2, replicas=1)
+        with pytest.raises(ConfigError, match="topic health-foreign exists and is not the probe's"):
             Prober(cluster, topic="health-foreign").start()
+        assert {each.stop for each in admin.log_ranges("health-foreign").values()} == {0}
+        assert len(admin.describe_topics("health-foreign")[0].partitions) == 2
         admin.delete_topics("health-foreign")
 
 

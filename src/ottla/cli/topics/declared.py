@@ -37,8 +37,9 @@ _OPTIONS = {"data": "--allow-data-loss", "settings": "--delete-settings", "topic
 def diff(context: click.Context, /, admin: Admin, *, file: Path, as_json: bool) -> None:
     """Show how topics differ from FILE.
 
-    Changes nothing. FILE declares topics in TOML, for one cluster. Topics that FILE does not have are named, and are no difference. Exit codes: 0 if nothing differs, 1 failure, 2 for
-    an invalid file or one for another cluster, 3 if something differs.
+    Changes nothing. FILE declares topics in TOML, for one cluster. Topics that FILE does not have are named, and are no
+    difference. Exit codes: 0 if nothing differs, 1 failure, 2 for an invalid file or one for another cluster, 3 if
+    something differs.
 
     \b
     Examples:
@@ -75,9 +76,10 @@ def apply(
 ) -> None:
     """Change topics to what FILE declares.
 
-    Creates topics, adds partitions, alters settings. Shows what differs, has the brokers check all of it, and asks before it changes anything; then reports each change.
-    Whatever would lose records, settings or topics is left alone unless an option allows it. Applying a file twice
-    changes nothing the second time. Replicas are left to 'ottla topics replicas'.
+    Creates topics, adds partitions, alters settings. Shows what differs, has the brokers check all of it, and asks
+    before it changes anything; then reports each change. Whatever would lose records, settings or topics is left alone
+    unless an option allows it. Applying a file twice changes nothing the second time. Replicas are left to 'ottla
+    topics replicas'.
 
     \b
     Examples:
@@ -116,7 +118,8 @@ def apply(
 def export(admin: Admin, *, patterns: tuple[str, ...], output: Path | None) -> None:
     """Write topics as a file for 'diff' and 'apply'.
 
-    The file has partitions, replicas and settings of their own. PATTERN is a name, or has * and ?. Kafka's internal topics are left out. A file that exists is not replaced.
+    The file has partitions, replicas and settings of their own. PATTERN is a name, or has * and ?. Kafka's internal
+    topics are left out. A file that exists is not replaced.
 
     \b
     Examples:

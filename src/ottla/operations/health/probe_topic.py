@@ -1,7 +1,7 @@
 """The topic of the probe: a partition for each broker, with its only replica there, kept that way as brokers come.
 
 Comes in: a cluster. Goes out: the partition of each broker. A partition cannot move by itself: with a single replica
-its leader is that broker or nobody, so what happens to the partition happens to the broker. Records are bounded by
+its leader is that broker or none, so what happens to the partition happens to the broker. Records are bounded by
 retention. The decision is pure (`homes_of`, `missing`).
 """
 
@@ -12,6 +12,7 @@ from datetime import timedelta
 from typing import Any
 
 from ottla.admin.admin import Admin
+from ottla.admin.movement import topic_settings
 from ottla.admin.topics import CREATE_PARTITIONS, NewTopic, check_add_partitions
 from ottla.errors import BrokerError, ConfigError, ErrorCode
 from ottla.net.cluster import Cluster
@@ -31,6 +32,8 @@ SETTINGS = {
     "compression.type": "producer",
 }
 """Ten minutes of records, at most about two megabytes in each partition."""
+SIGNATURE = ("segment.ms", "retention.bytes", "segment.bytes", "compression.type")
+"""Settings by which a topic is known to be a probe's: no other has all of these values."""
 
 
 def homes_of(topic: Topic | None) -> dict[int, int]:
@@ -50,17 +53,14 @@ def missing(topic: Topic | None, brokers: Collection[int]) -> list[int]:
 def ensure(cluster: Cluster, *, topic: str = PROBE_TOPIC, deadline: Deadline) -> tuple[Topic, frozenset[int]]:
     """Create the topic, or the partitions of brokers that have none. Returns it, and the brokers that are up.
 
-    Raises `ConfigError` for a topic of that name whose partitions have several replicas, and as `Cluster.call` does.
+    Raises `ConfigError` for a topic of that name that no probe created, and as `Cluster.call` does.
     """
     metadata = cluster.metadata([topic], deadline=deadline)
     known = metadata.topics.get(topic)
     if known is None or known.error is ErrorCode.unknown_topic_or_partition:
         _create(cluster, topic, sorted(metadata.brokers), deadline)
     else:
-        if any(len(part.replicas) > 1 and not _is_moving(part.replicas, part.isr) for part in known.partitions):
-            raise ConfigError(
-                f"topic {topic} has partitions with several replicas: it is not the probe's; choose another name for it"
-            )
+        _refuse_foreign(cluster, known, deadline)
         new = missing(known, metadata.brokers)
         if not new:
             return known, frozenset(metadata.brokers)
@@ -69,9 +69,13 @@ def ensure(cluster: Cluster, *, topic: str = PROBE_TOPIC, deadline: Deadline) ->
     return metadata.topics[topic], frozenset(metadata.brokers)
 
 
-def _is_moving(replicas: tuple[int, ...], in_sync: tuple[int, ...]) -> bool:
-    """Whether a partition has a second replica only because a reassignment moves it."""
-    return len(in_sync) < len(replicas) or len(replicas) == 2
+def _refuse_foreign(cluster: Cluster, topic: Topic, deadline: Deadline) -> None:
+    """Raise `ConfigError` for a topic that no probe created: records and partitions would be added to it."""
+    found = topic_settings(cluster, [topic.name], only=SIGNATURE, deadline=deadline).get(topic.name)
+    if found is None and topic.name == PROBE_TOPIC:
+        return  # the user may not see settings
+    if found is None or any(found.get(name) != SETTINGS[name] for name in SIGNATURE):
+        raise ConfigError(f"topic {topic.name} exists and is not the probe's: choose another name for it")
 
 
 def _create(cluster: Cluster, topic: str, brokers: Collection[int], deadline: Deadline) -> None:
