@@ -18,7 +18,7 @@ def test_a_broker_that_joins_is_probed_too(tmp_path: Path, monkeypatch: pytest.M
     with (
         LocalCluster("growing", brokers=1, dir=tmp_path, heap_bytes=256 << 20) as kafka,
         Cluster(kafka.bootstrap) as cluster,
-        Prober(cluster, every=0.2) as probing,
+        Prober(cluster, every=0.5) as probing,
     ):
         eventually(lambda: [each.broker for each in probing.reports() if each.received] == [1])
         added = kafka.add()
@@ -29,4 +29,4 @@ def test_a_broker_that_joins_is_probed_too(tmp_path: Path, monkeypatch: pytest.M
         assert verdict.state is State.HEALTHY, verdict
         assert seen.quorum is not None
         assert [each.id for each in seen.quorum.observers] == [added]
-        assert [each.lost + each.failed for each in probing.reports()] == [0, 0]
+        assert [each.lost + each.duplicates for each in probing.reports()] == [0, 0]

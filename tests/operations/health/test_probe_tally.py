@@ -77,6 +77,14 @@ def test_a_broker_is_down_from_its_first_failure_to_its_next_success() -> None:
     assert (report.is_up, report.error, report.down_since, report.failed) == (True, None, None, 2)
 
 
+def test_a_record_that_came_too_early_for_a_new_partition_does_not_count() -> None:
+    tally = ProbeTally(1)
+    tally.sent(0, 0.0)
+    tally.withdrawn(0)
+    report = tally.report()
+    assert (report.sent, report.failed, report.is_up, report.availability) == (0, 0, True, None)
+
+
 @given(st.lists(st.floats(0, 20), min_size=1, max_size=300))
 def test_percentiles_are_latencies_that_happened(values: list[float]) -> None:
     latencies = Latencies()

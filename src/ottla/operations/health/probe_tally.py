@@ -135,6 +135,11 @@ class ProbeTally:
         self._sent_at[number] = at
         _trim(self._sent_at)
 
+    def withdrawn(self, number: int) -> None:
+        """The record does not count: the partition was too new to take it."""
+        self._sent -= 1
+        self._sent_at.pop(number, None)
+
     def acknowledged(self, number: int, offset: int, at: float) -> None:
         """The broker has it."""
         self._acknowledged += 1

@@ -37,6 +37,7 @@ _FETCH_BYTES = 1 << 20
 _WAIT_MS = 100
 _STEWARD_SECONDS = 5.0
 _START_SECONDS = 15.0
+_NEW_SECONDS = 5.0
 _log = logging.getLogger(__name__)
 
 
@@ -127,6 +128,9 @@ class _BrokerProbe:
         self._run = run
         self._every = every
         self._next_number = 0
+        self._is_proven = False
+        """Whether it has acknowledged a record."""
+        self._started_at = time.monotonic()
         self._position: int | None = None
         self._tally = ProbeTally(broker)
         self._lock = threading.Lock()
@@ -166,8 +170,12 @@ class _BrokerProbe:
         except OttlaError as error:
             if not self._stopping.is_set():
                 with self._lock:
-                    self._tally.write_failed(number, headline(error), time.time())
+                    if self._is_new(error):
+                        self._tally.withdrawn(number)
+                    else:
+                        self._tally.write_failed(number, headline(error), time.time())
             return
+        self._is_proven = True
         with self._lock:
             self._tally.acknowledged(number, offset, time.monotonic())
         try:
@@ -176,6 +184,11 @@ class _BrokerProbe:
             if not self._stopping.is_set():
                 with self._lock:
                     self._tally.failed(headline(error), time.time())
+
+    def _is_new(self, error: OttlaError) -> bool:
+        """Whether the broker may not have heard of its new partition yet."""
+        is_early = not self._is_proven and time.monotonic() - self._started_at < _NEW_SECONDS
+        return is_early and isinstance(error, BrokerError) and error.row.refresh
 
     def _connection(self, deadline: Deadline) -> Connection:
         broker = self._cluster.known.brokers.get(self._broker)
