@@ -25,6 +25,7 @@ BREAKING = frozenset(
         "tests/jobs/test_archive_real.py",
         "tests/mirror/test_kills.py",
         "tests/mirror/test_unclean.py",
+        "tests/operations/health/test_broken_clusters.py",
         "tests/spooling/test_doubts.py",
         "tests/transactions/test_deaths.py",
     }

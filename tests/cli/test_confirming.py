@@ -13,7 +13,7 @@ from collections.abc import Iterator
 import pytest
 from tests.waiting import eventually
 
-from ottla.cli.topics.settings import keeps_less
+from ottla.admin.settings import keeps_less
 from ottla.testing import FakeKafka
 
 from .commands import PROGRAM, SECONDS, run

@@ -55,17 +55,31 @@ def find_ranges(
     That happens without a leader, and after a change of leader with fewer replicas in sync than min.insync.replicas:
     the end of the log is then unknown for as long as the other replicas are down.
     """
-    led = [tp for tp in partitions if _is_led(cluster, tp)]
-    each = min(_PATIENCE, deadline.remaining() / 2) / 2
-    first, last = Offsets(), Offsets()
-    for at, results in ((OffsetSpec.EARLIEST, first), (OffsetSpec.LATEST, last)):
-        limit = deadline.sooner(each)  # a slow one must leave time for the other
-        try:
-            _search(cluster, led, results, at=at, isolation=isolation, deadline=limit)
-        except OttlaError as exc:
-            _log.debug("cannot list every offset: %s", exc)
-    complete = [tp for tp in led if tp in first and tp in last]
+    each = min(_PATIENCE, deadline.remaining() / 2) / 2  # a slow one must leave time for the other
+    first, last = (
+        find_soon(cluster, partitions, at=at, isolation=isolation, deadline=deadline.sooner(each))
+        for at in (OffsetSpec.EARLIEST, OffsetSpec.LATEST)
+    )
+    complete = [tp for tp in partitions if tp in first and tp in last]
     return {tp: OffsetRange(*tp, first[tp].offset, max(first[tp].offset, last[tp].offset)) for tp in complete}
+
+
+def find_soon(
+    cluster: Cluster,
+    partitions: Collection[TopicPartition],
+    *,
+    at: At,
+    deadline: Deadline,
+    isolation: Isolation = Isolation.READ_UNCOMMITTED,
+) -> Offsets:
+    """Return what brokers tell before the deadline about partitions that are known to have a leader."""
+    led = [tp for tp in partitions if _is_led(cluster, tp)]
+    results = Offsets()
+    try:
+        _search(cluster, led, results, at=at, isolation=isolation, deadline=deadline)
+    except OttlaError as exc:
+        _log.debug("cannot list every offset: %s", exc)
+    return results
 
 
 def _is_led(cluster: Cluster, tp: TopicPartition) -> bool:

@@ -7,6 +7,7 @@ Comes in: topics and changes, and responses. Goes out: requests, and `Setting` v
 from __future__ import annotations
 
 import difflib
+import math
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
@@ -20,6 +21,8 @@ from ottla.wire import messages
 DESCRIBE_CONFIGS, INCREMENTAL_ALTER_CONFIGS = 32, 44
 _TOPIC = 2
 _SET, _DELETE = 0, 1
+_NO_LIMIT = -1
+"""Of a retention."""
 _OTHER_UNITS = {".hours": 3_600_000, ".minutes": 60_000}
 
 Settings = dict[str, "Setting"]
@@ -239,3 +242,21 @@ def _normal(text: str, kind: SettingType) -> object:
         except ValueError:
             return stripped
     return stripped
+
+
+def keeps_less(name: str, before: str | None, after: str | None) -> bool:
+    """Return whether a change may make the brokers delete records that they would have kept."""
+    if name == "cleanup.policy":
+        return not {*(after or "").split(",")} <= {*(before or "").split(",")}
+    if name not in ("retention.ms", "retention.bytes"):
+        return False
+    limits = [_limit(value) for value in (before, after)]
+    return limits[1] < limits[0]
+
+
+def _limit(value: str | None) -> float:
+    try:
+        number = int(value or "")
+    except ValueError:  # unknown: the brokers may return anything
+        return 0.0
+    return math.inf if number == _NO_LIMIT else number

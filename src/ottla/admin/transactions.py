@@ -1,12 +1,13 @@
-"""Finds the open transaction that blocks the readers of a partition: which producer wrote it, and since when.
+"""Finds open transactions: the one that blocks the readers of a partition, and all that coordinators have not ended.
 
-Comes in: a cluster and a partition. Goes out: an `OpenTransaction`, or None. Readers of committed data get nothing from
-the first record of the oldest open transaction on, no matter which producer wrote the records after it.
+Comes in: a cluster, and a partition or brokers. Goes out: an `OpenTransaction` or None, or `OngoingTransaction` values.
+Readers of committed data get nothing from the first record of the oldest open transaction on, no matter which producer
+wrote the records after it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -16,6 +17,7 @@ from ottla.errors import BrokerError, ErrorCode, NetworkError, OttlaError
 from ottla.model import TopicPartition
 from ottla.net.cluster import Cluster, VersionOf
 from ottla.net.deadline import Deadline
+from ottla.net.metadata import Broker
 from ottla.net.targets import CoordinatorKind, CoordinatorOf, LeaderOf, Target
 from ottla.wire import messages
 
@@ -110,3 +112,76 @@ def _ask(
 def _compose(version_of: VersionOf, api_key: int, fields: Mapping[str, Any]) -> messages.Message:
     message: messages.Message = messages.compose(messages.request_type(api_key, version_of(api_key)), fields)
     return message
+
+
+@dataclass(frozen=True, slots=True)
+class OngoingTransaction:
+    """A transaction that its coordinator has begun and not ended."""
+
+    transactional_id: str
+    producer_id: int
+    coordinator: int
+    """The id of the broker."""
+    state: str
+    """As Kafka names it: Ongoing, PrepareCommit, PrepareAbort."""
+    since: datetime | None = None
+    timeout: float | None = None
+    """Seconds after which the coordinator aborts it; None if the user may not see it."""
+    partitions: tuple[TopicPartition, ...] = ()
+    """What it has written to and readers of committed data wait at."""
+
+
+_UNFINISHED = ("Ongoing", "PrepareCommit", "PrepareAbort")
+
+
+def find_ongoing(cluster: Cluster, brokers: Collection[Broker], *, deadline: Deadline) -> list[OngoingTransaction]:
+    """Return the transactions of these coordinators that have begun and not ended, the oldest first.
+
+    A coordinator that does not answer, or refuses, is passed over. Raises `UnsupportedFormat` before Kafka 3.0.
+    """
+    fields = {"state_filters": _UNFINISHED, "producer_id_filters": (), "duration_filter": -1}
+    listed = ask_each(
+        cluster, brokers, lambda version_of: _compose(version_of, LIST_TRANSACTIONS, fields), deadline=deadline
+    )
+    found: list[OngoingTransaction] = []
+    for broker, response in listed.items():
+        if isinstance(response, NetworkError) or response.error_code is not ErrorCode.none:
+            continue
+        states = {state.transactional_id: state for state in response.transaction_states}
+        details = _details(cluster, broker, tuple(states), deadline)
+        for name, state in states.items():
+            found.append(_ongoing(name, state, details.get(name), broker.id))
+    return sorted(found, key=lambda each: (each.since is None, each.since, each.transactional_id))
+
+
+def _details(cluster: Cluster, broker: Broker, names: Collection[str], deadline: Deadline) -> dict[str, Any]:
+    if not names:
+        return {}
+    fields = {"transactional_ids": tuple(names)}
+    answers = ask_each(
+        cluster, [broker], lambda version_of: _compose(version_of, DESCRIBE_TRANSACTIONS, fields), deadline=deadline
+    )
+    response = answers[broker]
+    if isinstance(response, NetworkError):
+        return {}
+    return {row.transactional_id: row for row in response.transaction_states if row.error_code is ErrorCode.none}
+
+
+def _ongoing(name: str, listed: Any, row: Any, coordinator: int) -> OngoingTransaction:
+    if row is None:
+        return OngoingTransaction(name, int(listed.producer_id), coordinator, listed.transaction_state)
+    partitions = tuple(
+        sorted(TopicPartition(topic.topic, int(number)) for topic in row.topics for number in topic.partitions)
+    )
+    since = row.transaction_start_time
+    # Between two transactions the start is -1: 1969.
+    known = since if isinstance(since, datetime) and since.year >= 1970 else None
+    return OngoingTransaction(
+        name,
+        int(row.producer_id),
+        coordinator,
+        row.transaction_state,
+        known,
+        row.transaction_timeout.total_seconds(),
+        partitions,
+    )

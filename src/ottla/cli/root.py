@@ -36,6 +36,7 @@ COMMANDS = {
         packages=CLUSTER_PACKAGES,
     ),
     "groups": Entry("ottla.cli.groups.commands", "List, describe, reset and delete consumer groups."),
+    "health": Entry("ottla.cli.health.commands", "Say what is wrong with a cluster, and probe every broker."),
     "lake": Entry("ottla.cli.lake", "Show, verify and repair archives."),
     "mirror": Entry("ottla.cli.mirror.commands", "Mirror topics to another cluster, exactly once."),
     "produce": Entry("ottla.cli.produce.command", "Send lines or JSON from files or stdin to a topic."),

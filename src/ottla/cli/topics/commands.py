@@ -16,7 +16,8 @@ from ottla.cli.options.connection import with_admin
 from ottla.cli.options.types import Integer, parsed
 from ottla.cli.output.json_text import json_text
 from ottla.cli.output.tables import terminal_width
-from ottla.cli.topics.settings import keeps_less, topic_settings_options
+from ottla.cli.topics import declared
+from ottla.cli.topics.settings import topic_settings_options
 from ottla.errors import BrokerError
 from ottla.text import printable
 
@@ -30,7 +31,7 @@ _name_argument = click.argument("name", metavar="TOPIC", callback=parsed(check_t
 
 @click.group()
 def topics() -> None:
-    """List, describe, create, alter and delete topics.
+    """List, describe, create, alter and delete topics, one by one or as a file declares them.
 
     \b
     Examples:
@@ -40,7 +41,13 @@ def topics() -> None:
       ottla topics alter clicks --retention 12h --retention-size 50GB --dry-run
       ottla topics add-partitions clicks --total 12
       ottla topics delete clicks
+      ottla topics export --output topics.toml
+      ottla topics apply topics.toml --dry-run
     """
+
+
+for _command in (declared.diff, declared.apply, declared.export):
+    topics.add_command(_command)
 
 
 @topics.command("list")
@@ -176,7 +183,7 @@ def alter(
       ottla topics alter users --cleanup compact,delete --setting min.insync.replicas=2
     """
     from ottla.admin import Apply
-    from ottla.admin.settings import refuse_unknown
+    from ottla.admin.settings import keeps_less, refuse_unknown
     from ottla.cli.topics.view import changes_table
 
     requested = _all_changes(changes, unset)

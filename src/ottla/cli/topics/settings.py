@@ -7,7 +7,6 @@ values; None removes a setting.
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -93,24 +92,6 @@ def topic_settings_options(command: _Command) -> _Command:
 
 def _argument(option: str) -> str:
     return option.removeprefix("--").replace("-", "_")
-
-
-def keeps_less(name: str, before: str | None, after: str | None) -> bool:
-    """Return whether a change may make the brokers delete records that they would have kept."""
-    if name == "cleanup.policy":
-        return not {*(after or "").split(",")} <= {*(before or "").split(",")}
-    if name not in ("retention.ms", "retention.bytes"):
-        return False
-    limits = [_limit(value) for value in (before, after)]
-    return limits[1] < limits[0]
-
-
-def _limit(value: str | None) -> float:
-    try:
-        number = int(value or "")
-    except ValueError:  # unknown: the brokers may return anything
-        return 0.0
-    return math.inf if number == _NO_LIMIT else number
 
 
 def show_value(name: str, value: str | None) -> str:

@@ -1,0 +1,1 @@
+"""`ottla health`: whether a cluster is healthy, why not, and a probe through every broker."""
