@@ -44,7 +44,7 @@ class Table:
         """Return the table with these values instead of its own."""
         return Table({**self.values, **values}, self.place, self.folder)
 
-    def under(self, defaults: Table, *, tables: Collection[str]) -> Table:
+    def under(self, defaults: Table, *, tables: Collection[str] = ()) -> Table:
         """Return the table with the values of `defaults` where it has none; `tables` in it are merged, too."""
         merged = {**defaults.values, **self.values}
         for key in tables:
