@@ -112,6 +112,14 @@ def test_records_are_named(tiers: str) -> None:
     assert (same.exit_code, same.stdout) == (0, "no difference\n")
 
 
+@pytest.mark.parametrize("device", ["/dev/full", "/no/such/folder/audit.html"])
+def test_a_page_that_cannot_be_written_is_an_error_and_a_device_stays_one(tiers: str, device: str) -> None:
+    code, output = _compare(tiers, "--html", device, "--tier", "edge", "--tier", "hq")
+    assert (code, f"error: --html {device} cannot be written: No " in output) == (1, True)
+    assert "1 altered" in output  # a disk that is full does not hide the verdict
+    assert Path(device).is_char_device() == (device == "/dev/full")
+
+
 class _Hook(BaseHTTPRequestHandler):
     posted: ClassVar[list[dict[str, Any]]] = []
     status = 200

@@ -157,11 +157,11 @@ def compare(
                 names={tier: {topics[0]: name} for tier, _, name in places if name is not None},
                 spark=session,
             )
+    _print(comparison, as_json=as_json, show_all=show_all)
     if html is not None:
         from ottla.cli.audit.page import write_page
 
         write_page(html, comparison)
-    _print(comparison, as_json=as_json, show_all=show_all)
     if webhook is not None and state is not None:
         from ottla.cli.audit.webhook import post_changes
 
