@@ -19,6 +19,7 @@ from tests.waiting import eventually
 from ottla.admin import Admin
 from ottla.cluster import LocalCluster
 from ottla.model import TopicPartition
+from ottla.testing import FakeKafka
 
 from .commands import SECONDS, program, run
 
@@ -186,13 +187,33 @@ def test_groups_are_translated_there_and_back(kafka: LocalCluster) -> None:
         admin.groups.set_offsets(group, {TopicPartition(f"copy.{topic}", 0): row["target_offset"] + 3})
         groups("--reverse")
         assert admin.groups.committed(group)[tp(topic)].offset == 7
-        assert (
-            "no such group"
-            in run(
-                *("mirror", "groups", "no-such-group", "--from", kafka.bootstrap, "--to", kafka.bootstrap),
-                *("--name", f"cli-{topic}", *JOURNAL),
-            ).stderr
-        )
+        nothing = groups("no-such-group")
+        assert "error: group no-such-group: no committed offsets of mirrored partitions at the source" in nothing.stderr
+        assert (nothing.exit_code, groups("no-such-group*").exit_code) == (1, 0)
+
+
+@pytest.mark.broker
+def test_a_link_that_is_not_there_is_an_error_that_names_those_that_are(kafka: LocalCluster) -> None:
+    topic = new_topic(kafka.bootstrap, "cli-names")
+    assert _mirror(kafka, topic).exit_code == 0
+    for command in (["status"], ["offset", topic, "1"], ["groups", "g", "--from", kafka.bootstrap]):
+        result = run("mirror", *command, "--to", kafka.bootstrap, "--name", "nobody", *JOURNAL)
+        assert result.exit_code == 1
+        assert "no link nobody has mirrored to this cluster" in result.stderr
+        assert f"cli-{topic}" in result.stderr
+
+
+@pytest.mark.broker
+def test_offsets_of_a_link_are_not_taken_to_a_cluster_that_is_not_its_source(kafka: LocalCluster) -> None:
+    topic = new_topic(kafka.bootstrap, "cli-source")
+    confluent_write(kafka.bootstrap, tp(topic), "none", UNUSUAL[:3])
+    assert _mirror(kafka, topic).exit_code == 0
+    sides = ("--to", kafka.bootstrap, "--name", f"cli-{topic}", *JOURNAL)
+    with FakeKafka() as other:
+        for command in (["status"], ["groups", "g", "--reverse"]):
+            result = run("mirror", *command, "--from", other.bootstrap, *sides)
+            assert result.exit_code == 1
+            assert f"--from is not the source of link cli-{topic}: it is cluster " in result.stderr
 
 
 def _links_file(tmp_path: Path, kafka: LocalCluster, topic: str, more: str = "") -> str:
