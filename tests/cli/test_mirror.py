@@ -162,7 +162,14 @@ def test_a_fault_is_reported_with_the_option_that_accepts_it(kafka: LocalCluster
     assert len(seen(kafka.bootstrap, f"copy.{topic}")) == 13
     into_itself = run("mirror", topic, "--from", kafka.bootstrap, "--to", kafka.bootstrap, *JOURNAL)
     assert into_itself.exit_code == 1
-    assert f"would copy topic {topic} into itself" in into_itself.stderr
+    assert into_itself.stderr.startswith(f"error: link mirror: would copy topic {topic} into itself")
+
+
+def test_an_error_with_several_lines_is_shown_as_such() -> None:
+    away = run("mirror", "clicks", "--from", "127.0.0.1:1", "--to", "127.0.0.1:1", "--timeout", "0.5")
+    first, second, *_ = away.stderr.splitlines()
+    assert (away.exit_code, first.startswith("error: link mirror: no broker reachable after ")) == (1, True)
+    assert second.startswith("  127.0.0.1:1: no TCP connection")
 
 
 @pytest.mark.broker

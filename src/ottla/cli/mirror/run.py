@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 _START = PlaceType((Kind.EARLIEST, Kind.LATEST, Kind.OFFSET, Kind.TIME))
 _ACTION = click.Choice(["stop", "continue"])
 _CHECK_SECONDS = 5.0
+_LINE_END = "\n"
 _ALWAYS = ("follow", "config", "chosen", "engine", "master", "take_over", "prometheus", "as_json")
 """Arguments that go with a file, too."""
 
@@ -235,7 +236,7 @@ def _refuse_conflicts(links: Sequence[Link]) -> None:
     between = problems_between([edge for check in checks for edge in check.edges])
     if between:
         name, text = between[0]
-        raise CommandFailed(f"link {name}: {text}")
+        raise CommandFailed(f"link {name}: {text.removeprefix(f'link {name} ')}")
 
 
 def _metrics(listener: tuple[str, int] | None) -> list[Sink]:
@@ -312,4 +313,5 @@ def _report(results: Sequence[_Result], *, as_json: bool) -> None:
         elif report is not None:
             click.echo(report_text(report))
         if error is not None:
-            click.echo(f"error: link {link}: {printable(reworded(str(error)))}", err=True)
+            text = printable(reworded(str(error)), keep=_LINE_END).removeprefix(f"link {link} ")
+            click.echo(f"error: link {link}: {text}", err=True)
