@@ -6,6 +6,7 @@ import json
 import re
 import signal
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,9 @@ from tests.mirror.copies import assert_equal, new_topic, seen, tp
 from tests.waiting import eventually
 
 from ottla.admin import Admin
+from ottla.cli.mirror.view import status_text
 from ottla.cluster import LocalCluster
+from ottla.jobs.mirror_status import Lag, LinkStatus, PartitionStatus, ProcessNote
 from ottla.model import TopicPartition
 from ottla.testing import FakeKafka
 
@@ -156,6 +159,9 @@ def test_a_fault_is_reported_with_the_option_that_accepts_it(kafka: LocalCluster
     assert f"link cli-{topic}: {topic}-0: not mirrored any further" in stopped.stderr
     assert "--on-foreign continue" in stopped.stderr
     assert "1 partition failed" in stopped.stdout
+    every = run("mirror", "status", "--to", kafka.bootstrap, *JOURNAL).stdout.splitlines()
+    (error,) = (line for line in every if line.startswith(f"  error: {topic}-0 -> "))
+    assert error.endswith("--on-foreign continue")
     accepted = _mirror(kafka, topic, "--on-foreign", "continue")
     assert accepted.exit_code == 0
     assert f"{topic}-0: accepted: " in accepted.stderr
@@ -170,6 +176,16 @@ def test_an_error_with_several_lines_is_shown_as_such() -> None:
     first, second, *_ = away.stderr.splitlines()
     assert (away.exit_code, first.startswith("error: link mirror: no broker reachable after ")) == (1, True)
     assert second.startswith("  127.0.0.1:1: no TCP connection")
+
+
+def test_a_lag_that_was_published_long_ago_says_so() -> None:
+    process = ProcessNote("host", 1, since=0.0, at=1_000.0, state="ended", source="edge:9092")
+    partition = PartitionStatus(tp("clicks"), tp("copy"), 5, 5, Lag(0, 0, 0.0))
+    old = LinkStatus("oslo", (partition,), process, "ended", lag_at=1_000.0)
+    assert status_text(old, now=4_600.0, width=None).splitlines()[-1] == (
+        "  END and lag are those of 1h ago; with --from they are those of now"
+    )
+    assert "with --from" not in status_text(replace(old, lag_at=4_600.0), now=4_600.0, width=None)
 
 
 @pytest.mark.broker
