@@ -178,6 +178,14 @@ def test_an_error_with_several_lines_is_shown_as_such() -> None:
     assert second.startswith("  127.0.0.1:1: no TCP connection")
 
 
+@pytest.mark.broker
+def test_advice_about_security_is_in_terms_of_the_files_that_have_it(kafka: LocalCluster) -> None:
+    secure = kafka.secure_bootstrap or ""
+    plain = run("mirror", "clicks", "--from", secure, "--to", kafka.bootstrap, "--timeout", "5")
+    assert "set tls = true, or ca_file to the authority that signed its certificate, in the file of" in plain.stderr
+    assert " --tls" not in plain.stderr + run("mirror", "status", "--to", secure).stderr
+
+
 def test_a_lag_that_was_published_long_ago_says_so() -> None:
     process = ProcessNote("host", 1, since=0.0, at=1_000.0, state="ended", source="edge:9092")
     partition = PartitionStatus(tp("clicks"), tp("copy"), 5, 5, Lag(0, 0, 0.0))

@@ -26,7 +26,7 @@ _OLD_SECONDS = 60.0
 def reworded(text: str) -> str:
     """Return an error of the library with its advice in terms of options."""
     text = text.replace("or take over from it", "or take over from it with --take-over")
-    return _SETTING.sub(lambda match: f"--on-{match[1].replace('_', '-')} {match[2]}", reword(text))
+    return _SETTING.sub(lambda match: f"--on-{match[1].replace('_', '-')} {match[2]}", reword(text, command="mirror"))
 
 
 class Speed:
