@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import signal
+import socket
 import subprocess
 from dataclasses import replace
 from pathlib import Path
@@ -86,7 +87,9 @@ def test_a_topic_with_the_name_of_a_command_needs_the_long_form(kafka: LocalClus
         (["cl icks", "--from", "a:1", "--to", "b:1"], "TOPIC"),
         (["clicks", "--from", "a:1", "--to", "b:1", "--name", "a/b"], "the name of a link is 'a/b'"),
         (["clicks", "--from", "a:1", "--to", "b:1", "--rename", "x"], "the rename rule is 'x'"),
-        (["clicks", "--from", "a:1", "--to", "b:1", "--rate", "5"], "--rate: '5' is not a rate"),
+        (["clicks", "--from", "a:1", "--to", "b:1", "--rate", "5"], "--rate: '5' is not a rate: write it with a unit"),
+        (["clicks", "--from", "a:1", "--to", "b:1", "--name", ""], "the name of a link is ''"),
+        (["clicks", "--from", "a:1", "--to", "b:1", "--rename", ""], "the rename rule is ''"),
         (["clicks", "--from", "a:1", "--to", "b:1", "--start", "group:x"], "--start: 'group:x' cannot be used here"),
         (["clicks", "--from", "a:1", "--to", "b:1", "--prometheus", "x"], "--prometheus: 'x' is not a port"),
         (["clicks", "--link", "x"], "--link needs --config"),
@@ -169,6 +172,14 @@ def test_a_fault_is_reported_with_the_option_that_accepts_it(kafka: LocalCluster
     into_itself = run("mirror", topic, "--from", kafka.bootstrap, "--to", kafka.bootstrap, *JOURNAL)
     assert into_itself.exit_code == 1
     assert into_itself.stderr.startswith(f"error: link mirror: would copy topic {topic} into itself")
+
+
+def test_a_port_for_metrics_that_is_taken_is_named() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        listener = f"127.0.0.1:{taken.getsockname()[1]}"
+        result = run("mirror", "clicks", "--from", "a:1", "--to", "b:1", "--prometheus", listener)
+    assert result.exit_code == 1
+    assert result.stderr == f"error: --prometheus {listener} cannot be served: Address already in use\n"
 
 
 def test_an_error_with_several_lines_is_shown_as_such() -> None:

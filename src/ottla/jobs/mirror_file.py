@@ -79,7 +79,7 @@ def parse_rate(text: str) -> float:
     """Return the bytes per second of `10MB/s`, `512KiB/s` or `100B/s`. Raises `ValueError` if it is no rate."""
     match = _RATE.fullmatch(text)
     if match is None:
-        raise ValueError(f"{text!r} is not a rate: write {_RATES}")
+        raise ValueError(f"{text!r} is not a rate: write it with a unit, such as '10MB/s', '512KiB/s' or '100B/s'")
     factor: int = (1024 if match[3] else 1000) ** _POWERS[match[2].lower()]
     return float(match[1]) * factor
 

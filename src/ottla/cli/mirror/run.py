@@ -202,6 +202,7 @@ def _direct(
             raise UsageError(f"{option} is missing: write 'ottla mirror TOPIC... --from A --to B', or --config FILE")
     assert source is not None
     assert target is not None
+    named = {"name": settings.pop("link"), "rename": settings.pop("rename"), "replicas": settings.pop("replicas")}
     start: Place | None = settings.pop("start")
     rules = {name: settings.pop(name) for name in ("on_foreign", "on_lost", "on_target_lost")}
     limits = Timeouts(total=timeout)
@@ -209,11 +210,9 @@ def _direct(
         source=replace(source, timeouts=limits),
         target=replace(target, timeouts=limits),
         topics=topics,
-        name=settings.pop("link") or "mirror",
-        rename=settings.pop("rename") or "{topic}",
         start="earliest" if start is None else start,  # type: ignore[arg-type]  # only kinds that are bounds
         rules=Policy(**{name: value for name, value in rules.items() if value is not None}),
-        replicas=settings.pop("replicas") or -1,
+        **{name: value for name, value in named.items() if value is not None},
         **settings,
     )
 
@@ -248,7 +247,10 @@ def _metrics(listener: tuple[str, int] | None) -> list[Sink]:
     import prometheus_client
 
     host, port = listener
-    prometheus_client.start_http_server(port, addr=host)
+    try:
+        prometheus_client.start_http_server(port, addr=host)
+    except OSError as error:
+        raise CommandFailed(f"--prometheus {host}:{port} cannot be served: {error.strerror}") from error
     return [sink]
 
 
