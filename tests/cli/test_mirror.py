@@ -63,6 +63,15 @@ def test_a_topic_is_mirrored_and_a_second_run_finds_nothing_new(kafka: LocalClus
 
 
 @pytest.mark.broker
+def test_a_pattern_that_matches_nothing_is_a_warning(kafka: LocalCluster) -> None:
+    sides = ("--from", kafka.bootstrap, "--to", kafka.bootstrap)
+    done = run("mirror", ".*", *sides, "--name", "expression", *RENAME, *JOURNAL)
+    assert (done.exit_code, done.stdout) == (0, "link expression: nothing new in 0 partitions\n")
+    text = "no topic at the source matches .*; '*' alone stands for any text, '.' for itself"
+    assert done.stderr == f"warning: link expression: {text}\n"
+
+
+@pytest.mark.broker
 def test_a_topic_with_the_name_of_a_command_needs_the_long_form(kafka: LocalCluster) -> None:
     with Admin(kafka.bootstrap) as admin:
         admin.create_topic("status", replicas=1)

@@ -182,7 +182,10 @@ def _load(path: str | os.PathLike[str]) -> _Table:
     except OSError as error:
         raise ConfigError(f"the file {file} cannot be read: {error.strerror}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"the file {file} is not TOML: {error}") from error
+        text = f"the file {file} is not TOML: {error}"
+        if file.suffix == ".properties":
+            text += "; docs/mirror.md says what the settings of MirrorMaker are called here"
+        raise ConfigError(text) from error
     return _Table(values, f"the file {file}", file.parent)
 
 
