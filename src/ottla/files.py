@@ -25,7 +25,14 @@ def create_whole(path: Path, content: bytes) -> None:
 
 
 def replace_whole(path: Path, content: bytes) -> None:
-    """Write a file with all of its content in place of an older one: a reader sees either of the two."""
+    """Write a file with all of its content in place of an older one: a reader sees either of the two.
+
+    What is no regular file (a device, a pipe) is written to and stays what it is; a link stays a link.
+    """
+    if path.exists() and not path.is_file():
+        path.write_bytes(content)
+        return
+    path = path.resolve()
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
     try:
         with temporary.open("xb") as file:

@@ -118,8 +118,11 @@ class Table:
             self.fail(f"is invalid: {error}")
 
 
-def load(path: str | os.PathLike[str]) -> Table:
-    """Return the outermost table of a file. Raises `ConfigError` if it cannot be read or is not TOML."""
+def load(path: str | os.PathLike[str], *, hint: str = "") -> Table:
+    """Return the outermost table of a file. Raises `ConfigError` if it cannot be read or is not TOML.
+
+    `hint` goes behind the error of a Java properties file.
+    """
     file = Path(path)
     try:
         with file.open("rb") as opened:
@@ -127,7 +130,8 @@ def load(path: str | os.PathLike[str]) -> Table:
     except OSError as error:
         raise ConfigError(f"the file {file} cannot be read: {error.strerror}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"the file {file} is not TOML: {error}") from error
+        text = f"the file {file} is not TOML: {error}"
+        raise ConfigError(f"{text}; {hint}" if hint and file.suffix == ".properties" else text) from error
     return Table(values, f"the file {file}", file.parent)
 
 

@@ -10,7 +10,7 @@ from tests.audit.pipeline import BEGIN, Item
 from tests.cli.commands import run
 
 from ottla.cluster import LocalCluster
-from ottla.errors import InputError, LakeError
+from ottla.errors import ConfigError, InputError, LakeError
 from ottla.jobs import archive, compare, tally, tally_archive
 from ottla.lake.writer import FileOptions
 
@@ -35,6 +35,8 @@ def test_an_archive_has_the_records_of_its_topic(kafka: LocalCluster, tmp_path: 
     again = tally_archive(lake, tier="archive", audit=kafka.bootstrap, audit_topic="audit-archived")
     assert again.records == 40
     assert tally_archive(lake, tier="archive", audit=kafka.bootstrap, audit_topic="audit-archived").records == 0
+    with pytest.raises(ConfigError, match="in buckets of 600 s, and 60 s were asked for"):
+        tally_archive(lake, tier="archive", audit=kafka.bootstrap, audit_topic="audit-archived", bucket_seconds=60)
     tally(topic, brokers=kafka.bootstrap, tier="log", audit_topic="audit-archived")
     comparison = compare(audit=kafka.bootstrap, audit_topic="audit-archived", tiers=["log", "archive"])
     assert {str(row.verdict) for row in comparison.rows} == {"complete"}

@@ -200,7 +200,8 @@ def test_a_topic_that_cannot_be_compared_does_not_hide_the_others(kafka: LocalCl
     tally("tally-odd", brokers=kafka.bootstrap, tier="hq", audit_topic="audit-odd", bucket_seconds=60)
     comparison = compare(audit=kafka.bootstrap, audit_topic="audit-odd", tiers=["edge", "hq"])
     assert {(row.topic, str(row.verdict)) for row in comparison.rows} == {("tally-fine", "complete")}
-    assert comparison.problems == ("topic tally-odd was counted in buckets of different length: edge 600 s, hq 60 s",)
+    (problem,) = comparison.problems
+    assert problem.startswith("topic tally-odd was counted in buckets of different length: edge 600 s, hq 60 s; ")
 
 
 def test_the_audit_topic_is_created_compacted(kafka: LocalCluster) -> None:

@@ -69,12 +69,20 @@ def test_json_has_an_object_for_each_bucket(tiers: str) -> None:
 
 
 def test_what_is_fine_or_unknown_has_another_exit_code(tiers: str) -> None:
+    first, last = ("--from", "2026-01-01T00:00Z"), ("--until", "2026-01-01T00:10Z")
+    code, output = _compare(tiers, "--tier", "edge", "--tier", "hq", *first, *last)
+    assert (code, "1 complete" in output) == (0, True)
     code, output = _compare(tiers, "--tier", "edge")
-    assert code == 0
-    assert "3 complete" in output
+    assert code == 4
+    assert "error: nothing was compared: edge is the only tier" in output
     code, output = _compare(tiers, "--tier", "edge", "--tier", "moon")
     assert code == 4
     assert "tier moon has no tallies of this topic" in output
+
+
+def test_a_time_in_which_nothing_was_counted_is_a_warning(tiers: str) -> None:
+    code, output = _compare(tiers, "--tier", "edge", "--tier", "hq", "--until", "2020-01-01T00:00Z")
+    assert (code, "warning: no tier has counted a record in that time" in output) == (0, True)
 
 
 def test_tiers_are_counted_from_the_data_on_request(tiers: str) -> None:
@@ -110,6 +118,14 @@ def test_records_are_named(tiers: str) -> None:
     assert "1 duplicated, 1 missing" in text.output
     same = run("audit", "find", "cli-edge", "--left", tiers, "--right", tiers)
     assert (same.exit_code, same.stdout) == (0, "no difference\n")
+
+
+@pytest.mark.parametrize("device", ["/dev/full", "/no/such/folder/audit.html"])
+def test_a_page_that_cannot_be_written_is_an_error_and_a_device_stays_one(tiers: str, device: str) -> None:
+    code, output = _compare(tiers, "--html", device, "--tier", "edge", "--tier", "hq")
+    assert (code, f"error: --html {device} cannot be written: No " in output) == (1, True)
+    assert "1 altered" in output  # a disk that is full does not hide the verdict
+    assert Path(device).is_char_device() == (device == "/dev/full")
 
 
 class _Hook(BaseHTTPRequestHandler):
@@ -150,7 +166,7 @@ def test_a_webhook_gets_changes_of_state_only(tiers: str, hook: str, tmp_path: P
     assert _Hook.posted[0] == {**_Hook.posted[1], "compared_at": _Hook.posted[0]["compared_at"]}
     (change,) = _Hook.posted[1]["changes"]
     assert (change["before"], change["after"], change["topic"]) == ("complete", "altered", "clicks")
-    assert _compare(tiers, *options)[0] == 0
+    assert _compare(tiers, *options)[0] == 4
     (change,) = _Hook.posted[2]["changes"]
     assert (change["before"], change["after"]) == ("altered", "complete")
 
@@ -168,6 +184,8 @@ def test_a_webhook_gets_changes_of_state_only(tiers: str, hook: str, tmp_path: P
         (("compare", "--data", "edge=localhost:1"), "--data needs the TOPICs to read"),
         (("compare", "a", "--data", "localhost:1"), "write TIER=HOST:PORT"),
         (("compare", "a", "--from", "yesterday"), "is not a time"),
+        (("compare", "a", "--from", "-1h", "--until", "-2h"), "does not lie after --from"),
+        (("compare", "--tier", "a", "--tier", "a"), "tier a is named twice"),
     ],
 )
 def test_a_wrong_command_line_is_refused(kafka: LocalCluster, arguments: tuple[str, ...], message: str) -> None:

@@ -145,6 +145,13 @@ def test_head_ends_it_in_the_middle_of_much(fake: FakeKafka) -> None:
     assert (ended.stdout, ended.stderr) == (b"0141\n", b"")
 
 
+def test_a_short_answer_that_nobody_reads_has_the_same_exit_code(fake: FakeKafka) -> None:
+    send(fake.bootstrap, b"a")
+    script = f'{" ".join(PROGRAM)} topics list --bootstrap {fake.bootstrap} | true; echo "${{PIPESTATUS[0]}}"'
+    ended = subprocess.run(["bash", "-c", script], capture_output=True, timeout=SECONDS)
+    assert (ended.stdout, ended.stderr) == (b"141\n", b"")
+
+
 def test_a_connection_that_broke_is_not_taken_for_the_output(fake: FakeKafka) -> None:
     """The system sends SIGPIPE for every connection that is written to after a broker has closed it."""
     send(fake.bootstrap, b"a")

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import re
 import signal
+import socket
 import subprocess
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +20,17 @@ from tests.mirror.copies import assert_equal, link_of, new_topic, seen, tp
 from tests.waiting import eventually
 
 from ottla.admin import Admin
+from ottla.cli.mirror.view import status_text
 from ottla.cluster import LocalCluster
 from ottla.jobs.audit_notes import read_notes
 from ottla.jobs.brokers import Brokers
 from ottla.jobs.mirror_audit import LinkAudit
 from ottla.jobs.mirror_runner import run_links
+from ottla.jobs.mirror_status import Lag, LinkStatus, PartitionStatus, ProcessNote
 from ottla.jobs.mirrors import mirror
 from ottla.model import TopicPartition
 from ottla.tally.values import RangeTally
+from ottla.testing import FakeKafka
 
 from .commands import SECONDS, program, run
 
@@ -65,6 +70,15 @@ def test_a_topic_is_mirrored_and_a_second_run_finds_nothing_new(kafka: LocalClus
 
 
 @pytest.mark.broker
+def test_a_pattern_that_matches_nothing_is_a_warning(kafka: LocalCluster) -> None:
+    sides = ("--from", kafka.bootstrap, "--to", kafka.bootstrap)
+    done = run("mirror", ".*", *sides, "--name", "expression", *RENAME, *JOURNAL)
+    assert (done.exit_code, done.stdout) == (0, "link expression: nothing new in 0 partitions\n")
+    text = "no topic at the source matches .*; '*' alone stands for any text, '.' for itself"
+    assert done.stderr == f"warning: link expression: {text}\n"
+
+
+@pytest.mark.broker
 def test_a_topic_with_the_name_of_a_command_needs_the_long_form(kafka: LocalCluster) -> None:
     with Admin(kafka.bootstrap) as admin:
         admin.create_topic("status", replicas=1)
@@ -89,7 +103,9 @@ def test_a_topic_with_the_name_of_a_command_needs_the_long_form(kafka: LocalClus
         (["cl icks", "--from", "a:1", "--to", "b:1"], "TOPIC"),
         (["clicks", "--from", "a:1", "--to", "b:1", "--name", "a/b"], "the name of a link is 'a/b'"),
         (["clicks", "--from", "a:1", "--to", "b:1", "--rename", "x"], "the rename rule is 'x'"),
-        (["clicks", "--from", "a:1", "--to", "b:1", "--rate", "5"], "--rate: '5' is not a rate"),
+        (["clicks", "--from", "a:1", "--to", "b:1", "--rate", "5"], "--rate: '5' is not a rate: write it with a unit"),
+        (["clicks", "--from", "a:1", "--to", "b:1", "--name", ""], "the name of a link is ''"),
+        (["clicks", "--from", "a:1", "--to", "b:1", "--rename", ""], "the rename rule is ''"),
         (["clicks", "--from", "a:1", "--to", "b:1", "--start", "group:x"], "--start: 'group:x' cannot be used here"),
         (["clicks", "--from", "a:1", "--to", "b:1", "--prometheus", "x"], "--prometheus: 'x' is not a port"),
         (["clicks", "--link", "x"], "--link needs --config"),
@@ -244,13 +260,49 @@ def test_a_fault_is_reported_with_the_option_that_accepts_it(kafka: LocalCluster
     assert f"link cli-{topic}: {topic}-0: not mirrored any further" in stopped.stderr
     assert "--on-foreign continue" in stopped.stderr
     assert "1 partition failed" in stopped.stdout
+    every = run("mirror", "status", "--to", kafka.bootstrap, *JOURNAL).stdout.splitlines()
+    (error,) = (line for line in every if line.startswith(f"  error: {topic}-0 -> "))
+    assert error.endswith("--on-foreign continue")
     accepted = _mirror(kafka, topic, "--on-foreign", "continue")
     assert accepted.exit_code == 0
     assert f"{topic}-0: accepted: " in accepted.stderr
     assert len(seen(kafka.bootstrap, f"copy.{topic}")) == 13
     into_itself = run("mirror", topic, "--from", kafka.bootstrap, "--to", kafka.bootstrap, *JOURNAL)
     assert into_itself.exit_code == 1
-    assert f"would copy topic {topic} into itself" in into_itself.stderr
+    assert into_itself.stderr.startswith(f"error: link mirror: would copy topic {topic} into itself")
+
+
+def test_a_port_for_metrics_that_is_taken_is_named() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        listener = f"127.0.0.1:{taken.getsockname()[1]}"
+        result = run("mirror", "clicks", "--from", "a:1", "--to", "b:1", "--prometheus", listener)
+    assert result.exit_code == 1
+    assert result.stderr == f"error: --prometheus {listener} cannot be served: Address already in use\n"
+
+
+def test_an_error_with_several_lines_is_shown_as_such() -> None:
+    away = run("mirror", "clicks", "--from", "127.0.0.1:1", "--to", "127.0.0.1:1", "--timeout", "0.5")
+    first, second, *_ = away.stderr.splitlines()
+    assert (away.exit_code, first.startswith("error: link mirror: no broker reachable after ")) == (1, True)
+    assert second.startswith("  127.0.0.1:1: no TCP connection")
+
+
+@pytest.mark.broker
+def test_advice_about_security_is_in_terms_of_the_files_that_have_it(kafka: LocalCluster) -> None:
+    secure = kafka.secure_bootstrap or ""
+    plain = run("mirror", "clicks", "--from", secure, "--to", kafka.bootstrap, "--timeout", "5")
+    assert "set tls = true, or ca_file to the authority that signed its certificate, in the file of" in plain.stderr
+    assert " --tls" not in plain.stderr + run("mirror", "status", "--to", secure).stderr
+
+
+def test_a_lag_that_was_published_long_ago_says_so() -> None:
+    process = ProcessNote("host", 1, since=0.0, at=1_000.0, state="ended", source="edge:9092")
+    partition = PartitionStatus(tp("clicks"), tp("copy"), 5, 5, Lag(0, 0, 0.0))
+    old = LinkStatus("oslo", (partition,), process, "ended", lag_at=1_000.0)
+    assert status_text(old, now=4_600.0, width=None).splitlines()[-1] == (
+        "  END and lag are those of 1h ago; with --from they are those of now"
+    )
+    assert "with --from" not in status_text(replace(old, lag_at=4_600.0), now=4_600.0, width=None)
 
 
 @pytest.mark.broker
@@ -275,13 +327,33 @@ def test_groups_are_translated_there_and_back(kafka: LocalCluster) -> None:
         admin.groups.set_offsets(group, {TopicPartition(f"copy.{topic}", 0): row["target_offset"] + 3})
         groups("--reverse")
         assert admin.groups.committed(group)[tp(topic)].offset == 7
-        assert (
-            "no such group"
-            in run(
-                *("mirror", "groups", "no-such-group", "--from", kafka.bootstrap, "--to", kafka.bootstrap),
-                *("--name", f"cli-{topic}", *JOURNAL),
-            ).stderr
-        )
+        nothing = groups("no-such-group")
+        assert "error: group no-such-group: no committed offsets of mirrored partitions at the source" in nothing.stderr
+        assert (nothing.exit_code, groups("no-such-group*").exit_code) == (1, 0)
+
+
+@pytest.mark.broker
+def test_a_link_that_is_not_there_is_an_error_that_names_those_that_are(kafka: LocalCluster) -> None:
+    topic = new_topic(kafka.bootstrap, "cli-names")
+    assert _mirror(kafka, topic).exit_code == 0
+    for command in (["status"], ["offset", topic, "1"], ["groups", "g", "--from", kafka.bootstrap]):
+        result = run("mirror", *command, "--to", kafka.bootstrap, "--name", "nobody", *JOURNAL)
+        assert result.exit_code == 1
+        assert "no link nobody has mirrored to this cluster" in result.stderr
+        assert f"cli-{topic}" in result.stderr
+
+
+@pytest.mark.broker
+def test_offsets_of_a_link_are_not_taken_to_a_cluster_that_is_not_its_source(kafka: LocalCluster) -> None:
+    topic = new_topic(kafka.bootstrap, "cli-source")
+    confluent_write(kafka.bootstrap, tp(topic), "none", UNUSUAL[:3])
+    assert _mirror(kafka, topic).exit_code == 0
+    sides = ("--to", kafka.bootstrap, "--name", f"cli-{topic}", *JOURNAL)
+    with FakeKafka() as other:
+        for command in (["status"], ["groups", "g", "--reverse"]):
+            result = run("mirror", *command, "--from", other.bootstrap, *sides)
+            assert result.exit_code == 1
+            assert f"--from is not the source of link cli-{topic}: it is cluster " in result.stderr
 
 
 def _links_file(tmp_path: Path, kafka: LocalCluster, topic: str, more: str = "") -> str:

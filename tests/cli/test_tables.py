@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import sys
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ottla.cli.output.tables import shorten, table
+from ottla.cli.output.tables import shorten, table, terminal_width
 
 WORDS = st.text(st.characters(min_codepoint=97, max_codepoint=122), max_size=40)
 ROWS = st.lists(st.tuples(WORDS, st.integers(-(10**9), 10**9).map(str), WORDS), max_size=5)
@@ -38,3 +41,8 @@ def test_nothing_is_shortened_where_there_is_no_terminal(rows: list[tuple[str, s
 def test_a_long_name_keeps_its_beginning_and_its_end() -> None:
     assert shorten("orders-europe-west-0001", 11) == "order…-0001"
     assert shorten("orders", 6) == "orders"
+
+
+def test_a_closed_output_has_no_width(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdout", None)
+    assert terminal_width() is None

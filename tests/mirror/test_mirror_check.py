@@ -86,7 +86,7 @@ def test_a_check_names_what_would_be_refused(kafka: LocalCluster) -> None:
     assert "which link one writes" in checks["two"].problems[0]
     assert "into itself" in checks["itself"].problems[0]
     assert "there is no topic 'no-such-topic-anywhere'" in checks["missing"].problems[0]
-    assert f"topic r.{topic}: " in checks["replicas"].problems[0]
+    assert any(f"topic r.{topic}: " in problem for problem in checks["replicas"].problems)
     assert "the source does not answer" in checks["away"].problems[0]
     assert "must be compacted" in checks["journal"].problems[0]
     assert checks["nothing"].problems == ()

@@ -185,6 +185,13 @@ def test_errors_do_not_show_secrets(tmp_path: Path) -> None:
     assert "swordfish" not in str(error.value)
 
 
+def test_a_configuration_of_mirrormaker_says_where_its_settings_are_explained(tmp_path: Path) -> None:
+    path = tmp_path / "mm2.properties"
+    path.write_text("clusters = edge, hub\nedge->hub.topics = .*\n")
+    with pytest.raises(ConfigError, match=r"is not TOML: .*; docs/mirror.md says what the settings of MirrorMaker"):
+        read_links(path)
+
+
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"none.toml cannot be read: No such file"):
         read_links(tmp_path / "none.toml")

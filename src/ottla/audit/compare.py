@@ -124,7 +124,9 @@ def compare_topic(topic: str, tiers: Sequence[TierCount], rules: Rules) -> list[
     lengths = {count.bucket_seconds for count in tiers if count.slices}
     if len(lengths) > 1:
         found = ", ".join(f"{count.tier} {count.bucket_seconds:,} s" for count in tiers)
-        raise InputError(f"topic {topic} was counted in buckets of different length: {found}")
+        raise InputError(
+            f"topic {topic} was counted in buckets of different length: {found}; compare tiers of one length"
+        )
     seconds = lengths.pop() if lengths else 1
     doubtful = {bucket for count in tiers for doubt in count.doubts if (bucket := doubt.single) is not None}
     buckets = sorted({bucket for count in tiers for bucket in count.by_bucket} | doubtful)

@@ -51,7 +51,18 @@ WORDS: Mapping[Advice, str] = {
 }
 
 
+_SIDE = "in the file of --from-config or --to-config, or the table of this side in the file of links"
 _WORDS_OF: Mapping[str, Mapping[Advice, str]] = {
+    "mirror": {
+        Advice.USE_TLS: f"set tls = true, or ca_file to the authority that signed its certificate, {_SIDE}",
+        Advice.NO_TLS: f"is this a listener without TLS? Then leave out tls, ca_file, cert_file and key_file {_SIDE}",
+        Advice.CA_FILE: f"set ca_file to the authority that signed it, {_SIDE}",
+        Advice.CERTIFICATE: f"set cert_file and key_file {_SIDE}",
+        Advice.USE_SASL: f"does this listener require SASL? Then set username and password_file, or a token, {_SIDE}",
+        Advice.NO_SASL: f"leave out username and the oauth keys {_SIDE}",
+        Advice.LOGIN: f"the user comes from username {_SIDE}",
+        Advice.PROTECT: f"set tls = true, or log in with SCRAM, {_SIDE}",
+    },
     "query": {Advice.ON_LOST: "--from earliest starts at the first record that is left"},
 }
 """What is different for commands that lack an option."""

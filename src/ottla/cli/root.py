@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import errno
 import logging
+import os
 import signal
+import sys
 from collections.abc import Sequence
 from types import FrameType
 from typing import Any, NoReturn
@@ -84,8 +86,9 @@ class _Ottla(LazyGroup):
                 raise
             ctx.exit(_INTERRUPTED)
         except OSError as error:
-            if error.errno == errno.EPIPE:
-                raise  # the reader of our output has gone: click ends quietly
+            if error.errno == errno.EPIPE:  # the reader of our output has gone
+                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes it once more at the end
+                ctx.exit(128 + signal.SIGPIPE)
             raise CommandFailed(str(error)) from error
         except Exception as error:
             from ottla.errors import ConfigError, OttlaError

@@ -21,7 +21,7 @@ from ottla.audit.notes import Notes
 from ottla.errors import InputError, LakeError
 from ottla.jobs.audit_notes import read_notes
 from ottla.jobs.brokers import Brokers
-from ottla.jobs.tallies import TallyReport, TallyRequest
+from ottla.jobs.tallies import TallyReport, TallyRequest, check_buckets
 from ottla.lake.lake import Lake
 from ottla.lake.values import Entry
 from ottla.model import Receipt, TopicPartition
@@ -68,7 +68,9 @@ def tally_archive(
     report = TallyReport(tier)
     with target.cluster() as cluster:
         ensure_topic(cluster, audit_topic)
-        known = read_notes(target, audit_topic, tiers=[tier])
+        named = [request.names.get(topic, topic) for topic in sorted(wanted)]
+        known = read_notes(target, audit_topic, topics=named, tiers=[tier])
+        check_buckets(known, request)
         waiting: list[RangeTally] = []
         for tally, is_new in _Tallies(lake, request, known).of(entries, wanted):
             waiting.append(tally)

@@ -56,7 +56,7 @@ def compare(
     *,
     audit: Brokers | str | None = None,
     audit_topic: str = AUDIT_TOPIC,
-    tiers: Sequence[str] | None = None,
+    tiers: str | Sequence[str] | None = None,
     topics: Iterable[str] | None = None,
     data: Mapping[str, Brokers | str] | None = None,
     start: datetime | None = None,
@@ -92,7 +92,12 @@ def compare(
     moment_now = clock.time() if now is None else now
     run = choose_engine(engine, spark=spark, workers=workers)
     listed = None if topics is None else list(dict.fromkeys([topics] if isinstance(topics, str) else topics))
-    order = None if tiers is None else [check_name("tier", tier) for tier in tiers]
+    order = (
+        None if tiers is None else [check_name("tier", tier) for tier in ([tiers] if isinstance(tiers, str) else tiers)]
+    )
+    twice = [tier for tier, count in Counter(order or ()).items() if count > 1]
+    if twice:
+        raise ConfigError(f"tier {twice[0]} is named twice: each tier is compared with the one before it")
     notes = Notes()
     if audit is not None:
         source = audit if isinstance(audit, Brokers) else Brokers(bootstrap=audit, client_id="ottla-audit")

@@ -17,7 +17,7 @@ from ottla.config import Timeouts
 from ottla.errors import OttlaError
 from ottla.jobs.mirror_link import Link
 from ottla.jobs.mirrors import Mirroring
-from ottla.mirror.topics import TopicPlan
+from ottla.mirror.topics import TopicPlan, nothing_matches
 
 
 class Place(NamedTuple):
@@ -161,7 +161,7 @@ def _check(link: Link, *, timeout: float, ask_brokers: bool) -> LinkCheck:
             plans = tuple(mirroring.plan())
         except OttlaError as error:
             return LinkCheck(link, problems=(str(error),), **ids)
-        notes = [] if plans else [f"no topic at the source matches {', '.join(link.topics)}"]
+        notes = [] if plans else [nothing_matches(link.topics)]
         notes += [
             f"topic {plan.target} has {plan.target_partitions} partitions, topic {plan.source} only {plan.partitions}"
             for plan in plans

@@ -23,6 +23,7 @@ from ottla.net.tokens import ClientCredentials, TokenFile
 from ottla.settings_table import Table, load, shown
 
 CLIENT = "ottla-mirror"
+_FROM_MIRRORMAKER = "docs/mirror.md says what the settings of MirrorMaker are called here"
 _FILE_KEYS = ("defaults", "links")
 _RULES = ("on_foreign", "on_lost", "on_target_lost")
 _TABLES = ("source", "target", "rates", "priorities", "audit")
@@ -49,7 +50,7 @@ def read_links(path: str | os.PathLike[str], *, environment: Mapping[str, str] |
 
     Raises `ConfigError` for a file that cannot be read, for unknown keys, wrong types and invalid settings.
     """
-    root = load(path)
+    root = load(path, hint=_FROM_MIRRORMAKER)
     root.refuse_unknown(_FILE_KEYS)
     defaults = root.table("defaults")
     defaults.refuse_unknown(_LINK_KEYS)
@@ -67,7 +68,7 @@ def read_side(
 
     `bootstrap` goes before the one in the file. Raises `ConfigError` as `read_links` does.
     """
-    root = load(path)
+    root = load(path, hint=_FROM_MIRRORMAKER)
     if bootstrap is not None:
         root = root.over({"bootstrap": bootstrap})
     return _side(root, environment or {})
@@ -77,7 +78,7 @@ def parse_rate(text: str) -> float:
     """Return the bytes per second of `10MB/s`, `512KiB/s` or `100B/s`. Raises `ValueError` if it is no rate."""
     match = _RATE.fullmatch(text)
     if match is None:
-        raise ValueError(f"{text!r} is not a rate: write {_RATES}")
+        raise ValueError(f"{text!r} is not a rate: write it with a unit, such as '10MB/s', '512KiB/s' or '100B/s'")
     factor: int = (1024 if match[3] else 1000) ** _POWERS[match[2].lower()]
     return float(match[1]) * factor
 

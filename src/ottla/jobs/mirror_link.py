@@ -5,7 +5,7 @@ Plain settings come in and are checked; the value never connects.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from ottla.errors import ConfigError
@@ -55,6 +55,7 @@ class Link:
     def __post_init__(self) -> None:
         check_link_name(self.name)
         Rename(self.rename)
+        self._check_types()
         Throttle(self.rate, self.rates)
         for name in ("topics", "groups", "isolated"):
             value = getattr(self, name)
@@ -67,6 +68,25 @@ class Link:
                 object.__setattr__(self, name, Brokers(bootstrap=value, client_id=_CLIENT))
         if self.audit is not None and self.audit.topic in self.topics:
             raise ConfigError(f"link {self.name} mirrors {self.audit.topic}, its own audit topic: leave it out")
+
+    def _check_types(self) -> None:
+        """Raise `ConfigError` for what would fail later, far from here: on a thread, or in a task of an engine."""
+        for name in ("source", "target"):
+            self._require(name, isinstance(getattr(self, name), Brokers | str), "Brokers(...) or HOST:PORT,...")
+        for name in ("topics", "groups", "isolated"):
+            value: object = getattr(self, name)
+            is_list = isinstance(value, Iterable) and all(isinstance(item, str) for item in value)
+            self._require(name, is_list, "a text or several")
+        self._require("rules", isinstance(self.rules, Policy), "Policy(...)")
+        self._require("rate", isinstance(self.rate, float | int | None), "bytes per second")
+        replicas: object = self.replicas
+        is_number = isinstance(replicas, int) and (replicas > 0 or replicas == -1)
+        self._require("replicas", is_number, "a number above 0, or -1")
+        self._require("journal", isinstance(self.journal, str), "a topic")
+
+    def _require(self, name: str, is_right: bool, what: str) -> None:
+        if not is_right:
+            raise ConfigError(f"Link({name}=...) must be {what}, got {type(getattr(self, name)).__name__}")
 
     @property
     def source_brokers(self) -> Brokers:

@@ -149,6 +149,8 @@ class LinkStatus:
     process: ProcessNote | None
     state: str
     """`running`, `ended`, `stale` (it claims to run and is silent), or `unknown`."""
+    lag_at: float | None = None
+    """When the lag was measured, in seconds since 1970: now, or when the process published it."""
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values for JSON."""
@@ -159,6 +161,7 @@ class LinkStatus:
             "lag_records": total(status.lag.records for status in self.partitions),
             "lag_bytes": total(status.lag.size_bytes for status in self.partitions),
             "lag_seconds": highest(status.lag.seconds for status in self.partitions),
+            "lag_at": self.lag_at,
             "partitions": [status.to_json() for status in self.partitions],
         }
 
@@ -323,7 +326,8 @@ def read_status(
     statuses.sort(key=lambda status: status.source)
     known = {status.source for status in statuses}
     failed = [status for tp, status in noted.items() if tp not in known and status.error is not None]
-    return LinkStatus(journal.link, (*statuses, *failed), process, state)
+    lag_at = now if source is not None else None if process is None else process.at
+    return LinkStatus(journal.link, (*statuses, *failed), process, state, lag_at)
 
 
 def with_lag(status: PartitionStatus, measured: Measured | None) -> PartitionStatus:

@@ -155,6 +155,8 @@ class Mirroring:
         """
         began, started = time.monotonic(), time.time()
         plans = self.plan()
+        if not plans:
+            _log.warning("link %s: %s", self.link.name, topics.nothing_matches(self.link.topics))
         self.journal.create()
         holder = Holder(self.journal)
         holder.claim(take_over=take_over)

@@ -147,7 +147,7 @@ def tally(
         ensure_topic(cluster, audit_topic)
         named = [request.names.get(topic, topic) for topic in listed]
         known = read_notes(target, audit_topic, topics=named, tiers=[tier])
-        _check_buckets(known, request)
+        check_buckets(known, request)
         ranges: list[OffsetRange] = []
         refreshed: list[RangeTally] = []
         for topic in listed:
@@ -278,7 +278,8 @@ def _plan(
     return ranges, unchanged
 
 
-def _check_buckets(known: Notes, request: TallyRequest) -> None:
+def check_buckets(known: Notes, request: TallyRequest) -> None:
+    """Raise `ConfigError` if the tier was counted in buckets of another length before."""
     for note in known.tallies.values():
         if note.bucket_seconds != request.bucket_seconds:
             raise ConfigError(

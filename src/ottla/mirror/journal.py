@@ -305,21 +305,20 @@ class Writer(NamedTuple):
     target_topic: str
 
 
+def link_names(cluster: Cluster, *, topic: str = TOPIC) -> frozenset[str]:
+    """Return the links of the journal on this cluster, also those that have published a state and mirrored nothing."""
+    names = {writer.link for writer in writers(cluster, topic=topic)}
+    for key, value in _latest(cluster, topic).items():
+        link, _, note = (key or b"").decode(errors="replace").partition("#")
+        if note == "status" and value is not None:
+            names.add(link)
+    return frozenset(names)
+
+
 def writers(cluster: Cluster, *, topic: str = TOPIC) -> frozenset[Writer]:
     """Return the links that have a journal on this cluster, with their topics; none if there is no journal."""
-    described = cluster.metadata([topic]).topics.get(topic)
-    if described is None or described.error is not ErrorCode.none:
-        return frozenset()
-    latest: dict[bytes, bytes | None] = {}
-    reader = Reader(cluster, isolation=Isolation.READ_UNCOMMITTED)
-    try:
-        with closing(reader.read(topic, columns=("key", "value"))) as batches:
-            for batch in batches:
-                latest.update(zip(batch.column("key").to_pylist(), batch.column("value").to_pylist(), strict=True))
-    finally:
-        reader.close()
     known: set[Writer] = set()
-    for key, value in latest.items():
+    for key, value in _latest(cluster, topic).items():
         try:
             link, target_topic, *rest = (key or b"").decode().split("/")
             row = json.loads(value or b"")
@@ -328,3 +327,19 @@ def writers(cluster: Cluster, *, topic: str = TOPIC) -> frozenset[Writer]:
         except (KeyError, TypeError, ValueError, AttributeError):
             continue  # a tombstone, a note, or not an entry of a mirror
     return frozenset(known)
+
+
+def _latest(cluster: Cluster, topic: str) -> dict[bytes | None, bytes | None]:
+    """Return the last value of each key; none if there is no journal."""
+    latest: dict[bytes | None, bytes | None] = {}
+    described = cluster.metadata([topic]).topics.get(topic)
+    if described is None or described.error is not ErrorCode.none:
+        return latest
+    reader = Reader(cluster, isolation=Isolation.READ_UNCOMMITTED)
+    try:
+        with closing(reader.read(topic, columns=("key", "value"))) as batches:
+            for batch in batches:
+                latest.update(zip(batch.column("key").to_pylist(), batch.column("value").to_pylist(), strict=True))
+    finally:
+        reader.close()
+    return latest

@@ -97,6 +97,14 @@ def select(names: Iterable[str], patterns: Sequence[str], *, excluded: Collectio
     return sorted(chosen)
 
 
+def nothing_matches(patterns: Sequence[str]) -> str:
+    """Return the note on patterns that no topic of the source matches."""
+    text = f"no topic at the source matches {', '.join(patterns)}"
+    # MirrorMaker's patterns are regular expressions.
+    is_expression = any(".*" in pattern for pattern in patterns)
+    return f"{text}; '*' alone stands for any text, '.' for itself" if is_expression else text
+
+
 def plan(
     source: TopicDescription,
     target: TopicDescription | None,

@@ -17,6 +17,7 @@ from ottla.cli.audit.options import (
     bucket_option,
     engine_option,
     event_time_option,
+    require_order,
     tier_option,
     window_options,
 )
@@ -128,6 +129,7 @@ def compare(
     from ottla.jobs.comparisons import compare as run
     from ottla.tally.values import check_bucket
 
+    require_order(start, stop)
     if (webhook is None) != (state is None):
         raise UsageError("--webhook and --state need each other: changes are posted, not states")
     if places and not topics:
@@ -157,11 +159,11 @@ def compare(
                 names={tier: {topics[0]: name} for tier, _, name in places if name is not None},
                 spark=session,
             )
+    _print(comparison, as_json=as_json, show_all=show_all)
     if html is not None:
         from ottla.cli.audit.page import write_page
 
         write_page(html, comparison)
-    _print(comparison, as_json=as_json, show_all=show_all)
     if webhook is not None and state is not None:
         from ottla.cli.audit.webhook import post_changes
 
@@ -191,6 +193,8 @@ def _print(comparison: Comparison, *, as_json: bool, show_all: bool) -> None:
     counts = comparison.verdicts
     text = ", ".join(f"{counts[verdict]:,} {verdict}" for verdict in Verdict if counts[verdict])
     topics = len({row.topic for row in comparison.rows})
+    if not comparison.rows:
+        click.echo("warning: no tier has counted a record in that time", err=True)
     click.echo(f"{counted(len(comparison.rows), 'bucket')} of {counted(topics, 'topic')}: {text or 'none'}")
 
 
@@ -223,6 +227,8 @@ def _raise_alert(comparison: Comparison) -> None:
             f"not all of it arrived: {text} of {counted(len(comparison.rows), 'bucket')};"
             " 'ottla audit find' names the records"
         )
+    if len(comparison.tiers) < 2:
+        raise Incomplete(f"nothing was compared: {' '.join(comparison.tiers)} is the only tier")
     if comparison.problems:
         raise Incomplete(f"{counted(len(comparison.problems), 'topic')} could not be compared")
     if counts[Verdict.UNKNOWN]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from ottla.cli.audit.connecting import brokers_at
-from ottla.cli.audit.options import any_partition_option, bucket_option, window_options
+from ottla.cli.audit.options import any_partition_option, bucket_option, require_order, window_options
 from ottla.cli.errors import Alert
 from ottla.cli.options.common import check_topic, isolation_option, json_option, max_batch_size_option, timeout_option
 from ottla.cli.options.security import security_options
@@ -68,6 +68,7 @@ def find(
     from ottla.jobs.finding import find_differences
     from ottla.tally.values import check_bucket
 
+    require_order(start, stop)
     seconds = check_bucket(bucket_seconds)
     sides = [
         brokers_at(address, security=security, timeout=timeout, isolation=isolation, max_batch_size=max_batch_size)

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 import click
 
+from ottla.cli.errors import UsageError
 from ottla.cli.options.types import Duration, parsed
 from ottla.cli.values.times import parse_time
 
@@ -45,6 +46,12 @@ _stop_option = click.option("--until", "stop", metavar="TIME", callback=parsed(_
 def window_options(command: _Command) -> _Command:
     """Give a command `--from TIME` and `--until TIME`, and the arguments `start` and `stop`."""
     return start_option(_stop_option(command))
+
+
+def require_order(start: datetime | None, stop: datetime | None) -> None:
+    """Raise `UsageError` if `--until` does not lie after `--from`."""
+    if start is not None and stop is not None and stop <= start:
+        raise UsageError(f"--until {stop:%Y-%m-%dT%H:%M:%SZ} does not lie after --from {start:%Y-%m-%dT%H:%M:%SZ}")
 
 
 bucket_option = click.option(

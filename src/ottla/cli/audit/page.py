@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from ottla.audit.compare import Row, Verdict
 from ottla.cli.audit.report import counted
+from ottla.cli.errors import CommandFailed
 from ottla.cli.values.times import show_timestamp
 from ottla.files import replace_whole
 from ottla.text import printable
@@ -59,8 +60,11 @@ text-align:left;height:16px}
 
 
 def write_page(path: Path, comparison: Comparison) -> None:
-    """Write the page, whole or not at all. Raises OSError if that fails."""
-    replace_whole(path, page(comparison).encode())
+    """Write the page, whole or not at all. Raises `CommandFailed` if that fails."""
+    try:
+        replace_whole(path, page(comparison).encode())
+    except OSError as error:
+        raise CommandFailed(f"--html {path} cannot be written: {error.strerror}") from error
 
 
 def page(comparison: Comparison) -> str:

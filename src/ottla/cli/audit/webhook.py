@@ -32,7 +32,11 @@ def post_changes(url: str, state: Path, comparison: Comparison) -> int:
     found, after = changes(_read(state), comparison.rows)
     if found:
         _post(url, {"compared_at": comparison.compared_at, "changes": [change.to_json() for change in found]})
-    replace_whole(state, json.dumps({"version": 1, "buckets": after}).encode())
+    try:
+        replace_whole(state, json.dumps({"version": 1, "buckets": after}).encode())
+    except OSError as error:
+        text = f"--state {state} cannot be written: {error.strerror}"
+        raise CommandFailed(f"{text}; the next run posts the changes again" if found else text) from error
     return len(found)
 
 

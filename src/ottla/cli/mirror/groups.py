@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from ottla.cli.errors import CommandFailed
+from ottla.cli.mirror.links import require_link, require_source
 from ottla.cli.mirror.sides import brief_timeout_option, journal_option, link_name_option, side_option, within
 from ottla.cli.mirror.view import moves_text
 from ottla.cli.options.common import json_option
@@ -17,6 +18,7 @@ from ottla.cli.output.tables import terminal_width
 
 if TYPE_CHECKING:
     from ottla.jobs.brokers import Brokers
+    from ottla.jobs.mirror_groups import Move
 
 
 @click.command()
@@ -60,10 +62,10 @@ def groups(
     with ExitStack() as resources:
         here = resources.enter_context(within(source, timeout).cluster())
         there = resources.enter_context(within(target, timeout).cluster())
+        require_link(there, journal, link)
+        require_source(here, there, journal, link)
         kept = Journal(there, link=link, topic=journal)
         resources.callback(kept.close)
-        if not kept.exists():
-            raise CommandFailed(f"no link has mirrored to this cluster: there is no topic {journal}")
         _, noted = published(kept)
         reached = {each.source: noted_position(each.terms, noted.get(each.source)) for each in known_maps(kept)}
         maps = settled_maps(kept, there, known_maps(kept, reached))
@@ -74,5 +76,18 @@ def groups(
         click.echo(moves_text(moves, width=terminal_width()))
         done = sum(move.outcome is Outcome.COMMITTED for move in moves)
         click.echo(f"{done} of {len(moves)} offsets {'would be' if dry_run else 'were'} committed", err=True)
-    else:
+    elif not _without_offsets(patterns, moves):
         click.echo("no such group has committed offsets of mirrored partitions", err=True)
+    missing = _without_offsets(patterns, moves)
+    if missing:
+        side = "target" if reverse else "source"
+        raise CommandFailed(
+            f"group {', '.join(missing)}: no committed offsets of mirrored partitions at the {side}, or the"
+            " user may not see them"
+        )
+
+
+def _without_offsets(patterns: tuple[str, ...], moves: list[Move]) -> list[str]:
+    """Return the groups that were named, not matched, and have nothing to translate."""
+    found = {move.group for move in moves}
+    return [name for name in patterns if name not in found and not any(sign in name for sign in "*?[")]

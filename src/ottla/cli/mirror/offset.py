@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from ottla.cli.errors import CommandFailed, UsageError
+from ottla.cli.mirror.links import require_link
 from ottla.cli.mirror.sides import brief_timeout_option, journal_option, link_name_option, side_option, within
 from ottla.cli.options.common import json_option
 from ottla.cli.options.types import Integer, parsed
@@ -60,9 +61,8 @@ def offset(
     from ottla.mirror.journal import Journal
 
     with within(target, timeout).cluster() as cluster:
+        require_link(cluster, journal, link)
         kept = Journal(cluster, link=link, topic=journal)
-        if not kept.exists():
-            raise CommandFailed(f"no link has mirrored to this cluster: there is no topic {journal}")
         selected = _selected(known_maps(kept), place, link=link, reverse=reverse)
         [found] = settled_maps(kept, cluster, [selected])
     result = found.to_source(number) if reverse else found.to_target(number)

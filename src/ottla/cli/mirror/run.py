@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 _START = PlaceType((Kind.EARLIEST, Kind.LATEST, Kind.OFFSET, Kind.TIME))
 _ACTION = click.Choice(["stop", "continue"])
 _CHECK_SECONDS = 5.0
+_LINE_END = "\n"
 _ALWAYS = ("follow", "config", "chosen", "engine", "master", "store", "take_over", "prometheus", "as_json")
 """Arguments that go with a file, too."""
 
@@ -222,6 +223,7 @@ def _direct(
             raise UsageError(f"{option} is missing: write 'ottla mirror TOPIC... --from A --to B', or --config FILE")
     assert source is not None
     assert target is not None
+    named = {"name": settings.pop("link"), "rename": settings.pop("rename"), "replicas": settings.pop("replicas")}
     start: Place | None = settings.pop("start")
     rules = {name: settings.pop(name) for name in ("on_foreign", "on_lost", "on_target_lost")}
     limits = Timeouts(total=timeout)
@@ -232,12 +234,10 @@ def _direct(
         source=replace(source, timeouts=limits),
         target=replace(target, timeouts=limits),
         topics=topics,
-        name=settings.pop("link") or "mirror",
-        rename=settings.pop("rename") or "{topic}",
         start="earliest" if start is None else start,  # type: ignore[arg-type]  # only kinds that are bounds
         rules=Policy(**{name: value for name, value in rules.items() if value is not None}),
-        replicas=settings.pop("replicas") or -1,
         audit=None if tier is None else LinkAudit(tier=tier, brokers=audit_bootstrap),
+        **{name: value for name, value in named.items() if value is not None},
         **settings,
     )
 
@@ -260,7 +260,7 @@ def _refuse_conflicts(links: Sequence[Link]) -> None:
     between = problems_between([edge for check in checks for edge in check.edges])
     if between:
         name, text = between[0]
-        raise CommandFailed(f"link {name}: {text}")
+        raise CommandFailed(f"link {name}: {text.removeprefix(f'link {name} ')}")
 
 
 def _metrics(listener: tuple[str, int] | None) -> list[Sink]:
@@ -272,7 +272,10 @@ def _metrics(listener: tuple[str, int] | None) -> list[Sink]:
     import prometheus_client
 
     host, port = listener
-    prometheus_client.start_http_server(port, addr=host)
+    try:
+        prometheus_client.start_http_server(port, addr=host)
+    except OSError as error:
+        raise CommandFailed(f"--prometheus {host}:{port} cannot be served: {error.strerror}") from error
     return [sink]
 
 
@@ -353,4 +356,5 @@ def _report(results: Sequence[_Result], *, as_json: bool) -> None:
         elif report is not None:
             click.echo(report_text(report))
         if error is not None:
-            click.echo(f"error: link {link}: {printable(reworded(str(error)))}", err=True)
+            text = printable(reworded(str(error)), keep=_LINE_END).removeprefix(f"link {link} ")
+            click.echo(f"error: link {link}: {text}", err=True)

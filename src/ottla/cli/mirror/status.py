@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ottla.cli.errors import CommandFailed, UsageError
+from ottla.cli.errors import UsageError
+from ottla.cli.mirror.links import links_at, require_link, require_source
 from ottla.cli.mirror.sides import brief_timeout_option, journal_option, side_option, within
 from ottla.cli.mirror.view import status_text
 from ottla.cli.options.common import json_option
@@ -66,9 +67,13 @@ def status(
     with ExitStack() as resources:
         there = resources.enter_context(within(target, timeout).cluster())
         here = None if source is None else resources.enter_context(within(source, timeout).cluster())
-        names = [link] if link is not None else _all_links(there, journal)
-        if here is not None and len(names) > 1:
-            raise UsageError(f"--from needs --name: there are several links ({', '.join(map(printable, names))})")
+        if link is not None:
+            require_link(there, journal, link)
+        names = [link] if link is not None else links_at(there, journal)
+        if here is not None:
+            if len(names) > 1:
+                raise UsageError(f"--from needs --name: there are several links ({', '.join(map(printable, names))})")
+            require_source(here, there, journal, names[0])
         read = _reader(resources, names, there, here, journal, timeout)
         if not watch:
             _show(read(), as_json=as_json)
@@ -83,15 +88,6 @@ def status(
         context.exit(interruption.exit_code)
 
 
-def _all_links(target: Cluster, journal: str) -> list[str]:
-    from ottla.mirror.journal import writers
-
-    names = sorted({writer.link for writer in writers(target, topic=journal)})
-    if not names:
-        raise CommandFailed(f"no link has mirrored to this cluster: topic {journal} has none")
-    return names
-
-
 def _reader(
     resources: ExitStack, names: Sequence[str], target: Cluster, source: Cluster | None, topic: str, timeout: float
 ) -> Callable[[], list[LinkStatus]]:
@@ -101,8 +97,6 @@ def _reader(
     journals = [Journal(target, link=name, topic=topic) for name in names]
     for journal in journals:
         resources.callback(journal.close)
-    if journals and not journals[0].exists():
-        raise CommandFailed(f"no link has mirrored to this cluster: there is no topic {topic}")
 
     def read() -> list[LinkStatus]:
         return [

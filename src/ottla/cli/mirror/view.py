@@ -19,12 +19,14 @@ if TYPE_CHECKING:
 
 _SETTING = re.compile(r"\bon_(foreign|lost|target_lost)='(stop|continue)'")
 _RATE_SECONDS = 2.0
+_OLD_SECONDS = 60.0
+"""What was published longer ago says nothing about now."""
 
 
 def reworded(text: str) -> str:
     """Return an error of the library with its advice in terms of options."""
     text = text.replace("or take over from it", "or take over from it with --take-over")
-    return _SETTING.sub(lambda match: f"--on-{match[1].replace('_', '-')} {match[2]}", reword(text))
+    return _SETTING.sub(lambda match: f"--on-{match[1].replace('_', '-')} {match[2]}", reword(text, command="mirror"))
 
 
 class Speed:
@@ -105,8 +107,8 @@ def check_text(check: LinkCheck, *, width: int | None) -> str:
 
 
 def status_text(status: LinkStatus, *, now: float, width: int | None) -> str:
-    """Return the state of a link as a table."""
-    return "\n".join([_headline(status, now), *_rows(status, width)])
+    """Return the state of a link as a table, with errors in full below it: a column would cut them."""
+    return "\n".join([_headline(status, now), *_rows(status, width), *_remarks(status, now)])
 
 
 def _headline(status: LinkStatus, now: float) -> str:
@@ -128,7 +130,7 @@ def _headline(status: LinkStatus, now: float) -> str:
 def _rows(status: LinkStatus, width: int | None) -> list[str]:
     if not status.partitions:
         return ["  nothing is mirrored yet"]
-    headings = ("SOURCE", "TARGET", "POSITION", "END", "LAG", "BYTES", "SECONDS", "RATE", "PASSED", "ERROR")
+    headings = ("SOURCE", "TARGET", "POSITION", "END", "LAG", "BYTES", "SECONDS", "RATE", "PASSED")
     rows = [_row(each) for each in status.partitions]
     return [table(headings, rows, width=width, indent=2)]
 
@@ -145,8 +147,19 @@ def _row(status: PartitionStatus) -> list[str]:
         "-" if lag.seconds is None else f"{lag.seconds:,.1f}",
         "-" if status.bytes_per_second is None else f"{show_size(round(status.bytes_per_second))}/s",
         "-" if status.share is None else _percent(status.share),
-        status.error or "-",
     ]
+
+
+def _remarks(status: LinkStatus, now: float) -> list[str]:
+    remarks = []
+    if status.lag_at is not None and now - status.lag_at > _OLD_SECONDS and status.partitions:
+        age = show_duration(round(now - status.lag_at))
+        remarks.append(f"END and lag are those of {age} ago; with --from they are those of now")
+    for each in status.partitions:
+        if each.error is not None:
+            place = "" if each.error.startswith(str(each.source)) else f"{each.source}: "
+            remarks.append(f"error: {place}{reworded(each.error)}")
+    return ["  " + "\n  ".join(remark.splitlines()) for remark in remarks]
 
 
 def moves_text(moves: Sequence[Move], *, width: int | None) -> str:

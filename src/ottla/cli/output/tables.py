@@ -20,8 +20,9 @@ _NUMBER = re.compile(r"-|[-+]?[0-9][0-9,]*(\.[0-9]+)?[A-Za-z]{0,3}")
 
 
 def terminal_width() -> int | None:
-    """Return the width of the terminal, None if standard output is not a terminal."""
-    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    """Return the width of the terminal, None if standard output is not a terminal, or was closed by the caller."""
+    is_terminal = sys.stdout is not None and sys.stdout.isatty()
+    return shutil.get_terminal_size().columns if is_terminal else None
 
 
 def table(headings: Sequence[str], rows: Sequence[Sequence[str]], *, width: int | None, indent: int = 0) -> str:
