@@ -149,8 +149,32 @@ def test_a_new_link_finds_a_target_that_is_not_empty() -> None:
 
 
 def test_lost_records_are_mirrored_again_from_the_offset_where_the_log_ends_now() -> None:
-    position = located([term()], [], 62)
+    position = located([term()], [written(0, 10, 51), written(10, 1, 61)], 62)
     assert (position.source, position.previous_count) == (121, 11)
+    assert [finding.fault for finding in position.findings] == [Fault.TARGET_LOST_RECORDS]
+
+
+@pytest.mark.parametrize("marker", [62, 63, 80])
+def test_lost_records_are_found_however_many_takeovers_have_appended_markers_since(marker: int) -> None:
+    markers = [written(-1, 1, offset, epoch=9, control=True) for offset in range(56, marker)]
+    for headers in ([header for header in markers if header.base_offset >= 62], [written(0, 5, 51), *markers]):
+        position = located([term()], headers, marker)
+        assert [finding.fault for finding in position.findings] == [Fault.TARGET_LOST_RECORDS]
+    assert (position.source, position.previous_count) == (105, 5)
+
+
+def test_lost_records_of_an_earlier_term_are_found_though_the_last_one_wrote_none() -> None:
+    idle = term(index=4, epoch=4, start=Mark(0, 122, 64), runs=(), mark=None, previous=(7, 3), previous_count=12)
+    own = written(-1, 1, 63, epoch=4, control=True)
+    assert located([term(), idle], [own], 70).findings == ()
+    for headers in ([written(0, 5, 51)], [written(-1, 1, 63, epoch=9, control=True)]):
+        position = located([term(), idle], headers, 70)
+        assert [finding.fault for finding in position.findings] == [Fault.TARGET_LOST_RECORDS]
+
+
+def test_if_nothing_of_the_link_is_left_all_of_it_is_mirrored_again() -> None:
+    position = located([term()], [written(-1, 1, offset, epoch=9, control=True) for offset in range(0, 70)], 70)
+    assert (position.source, position.previous_count) == (100, 0)
 
 
 def test_the_log_is_read_from_the_last_acknowledged_record_on() -> None:

@@ -18,7 +18,7 @@ from ottla.fetch.reader import Reader
 from ottla.mirror.journal import Entry, Journal
 from ottla.mirror.passage import Acceptance
 from ottla.mirror.rules import Policy
-from ottla.mirror.takeover import Position, Tail, locate, scan_start
+from ottla.mirror.takeover import Fault, Position, Tail, locate, scan_start
 from ottla.mirror.terms import Mark, Term
 from ottla.model import Isolation, OffsetRange, TopicPartition
 from ottla.net.cluster import Cluster
@@ -75,11 +75,14 @@ def take_over(
         if term.producer_id == identity.producer_id and term.epoch > identity.epoch:
             raise Fenced(f"another mirror of link {journal.link} has taken over {target}", records=0)
     log_start = Admin(cluster).list_offsets([target], OffsetSpec.EARLIEST, timeout=deadline.remaining())[target].offset
-    tail = _read_tail(
-        cluster, target, identity, start=scan_start(terms, log_start), log_start=log_start, limit=deadline
-    )
     target_id = cluster.topic(target.topic, deadline=deadline).id
-    position = locate(terms, tail, producer_id=identity.producer_id, source_id=source_id, target_id=target_id)
+    start = scan_start(terms, log_start)
+    while True:
+        tail = _read_tail(cluster, target, identity, start=start, log_start=log_start, limit=deadline)
+        position = locate(terms, tail, producer_id=identity.producer_id, source_id=source_id, target_id=target_id)
+        if start == log_start or all(finding.fault is not Fault.TARGET_LOST_RECORDS for finding in position.findings):
+            break
+        start = log_start  # only all that is left of the log says how far our records go
     return Holding(identity, position, tuple(terms), tail.marker + 1, log_start, target_id)
 
 
