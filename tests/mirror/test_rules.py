@@ -273,6 +273,30 @@ def test_a_mirror_that_was_frozen_takes_over_again_before_it_sends_anything(slep
     assert lane.is_outdated(11.0 + slept, 1001.0 + suspended)
 
 
+def test_a_source_with_very_many_gaps_is_journaled_in_small_entries() -> None:
+    lane = Lane(TopicPartition("s", 0), TopicPartition("t", 0), first=0, stop=10_000)
+    cursor = Cursor(lane.source, 0, 10_000)
+    lane.taken_over(term(runs=(), mark=None, start=Mark(0, 0, 51)), cursor, 10.0, 1000.0)
+    (new,) = encode(from_list([b"a"]), now_ms=1000)
+    offsets = range(0, 4000, 2)
+    batches = [Batch.parse(pack_header(restamp(new.header, base_offset=o)) + bytes(new.records)) for o in offsets]
+    lane.add(Piece(cursor, batches, 0, 10_000, 4000, ResponseMemory(0)), Recoder())
+    entries = []
+    while lane.needs_journal:
+        entries.append(lane.entry())
+        lane.journaled(entries[-1])
+        assert len(entries[-1].term.runs) <= 512
+        assert all(batch.end <= entries[-1].number for batch in lane.queue if batch.end <= lane._allowed)
+    assert [run.source for run in joined([entry.term for entry in entries]).runs] == list(offsets)
+    assert len(entries) == 4
+    first = lane.queue[0]
+    lane.sent(first, 11.0, 1001.0)
+    lane.accept(first, 54)  # another producer has written three records, when the run of this one was journaled long ago
+    lane.is_marked = False
+    assert [run.source for run in lane.entry().term.runs] == list(offsets)[1533:]
+    assert lane.entry().term.runs[0].target == 51 + 1533 + 3
+
+
 def test_a_lane_ends_at_its_stop_though_only_a_marker_lies_before_it() -> None:
     lane = Lane(TopicPartition("s", 0), TopicPartition("t", 0), first=0, stop=4)
     cursor = Cursor(lane.source, 0, 4)

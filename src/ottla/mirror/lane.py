@@ -263,10 +263,11 @@ class Lane:
         return self.phase is Phase.RUNNING and self._allowed != _ALL
 
     def entry(self) -> Entry:
-        """Return what is to be written to the journal."""
+        """Return what is to be written to the journal next: of many new runs, the first ones."""
         assert self.term is not None
-        term = replace(self.term, chunk=self._chunk, runs=tuple(self._runs), mark=self._acknowledged)
-        return Entry(term, self._number)
+        runs = tuple(self._runs[:_RUNS_PER_CHUNK])
+        term = replace(self.term, chunk=self._chunk, runs=runs, mark=self._acknowledged)
+        return Entry(term, self._runs[len(runs)].number if len(runs) < len(self._runs) else self._number)
 
     def journaled(self, entry: Entry) -> None:
         """Record that an entry is in the journal: what its runs cover may be sent."""
@@ -274,9 +275,9 @@ class Lane:
             return
         self._allowed = next((run.number for run in self._runs if run.number >= entry.number), _ALL)
         self.is_marked = self._acknowledged == entry.term.mark
-        if len(self._runs) >= _RUNS_PER_CHUNK and self._allowed == _ALL and entry.term.chunk == self._chunk:
+        if len(entry.term.runs) >= _RUNS_PER_CHUNK and entry.term.chunk == self._chunk:
             self._chunk += 1
-            self._runs = [self._runs[-1]]
+            self._runs = self._runs[_RUNS_PER_CHUNK - 1 :]
 
     # From the source
 
@@ -443,6 +444,9 @@ class Lane:
         self._shift += offsets
         self.counts.foreign += offsets
         index = bisect.bisect_right(self._runs, number, key=lambda run: run.number) - 1
+        if index < 0:  # its run is in an earlier chunk, which is in the journal as it is
+            self._runs = [run._replace(target=run.target + offsets) for run in self._runs]
+            return
         run = self._runs[index]
         behind = number - run.number
         moved = [
