@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from unittest.mock import Mock
 from uuid import UUID, uuid4
 
 import pytest
 
+from ottla.admin import OffsetAt
 from ottla.admin.settings import Setting, SettingSource
 from ottla.admin.topics import TopicDescription
 from ottla.errors import ConfigError, InputError, MirrorError
 from ottla.fetch.cursor import Cursor, Piece, ResponseMemory
+from ottla.mirror import holding
 from ottla.mirror.lane import Lane, Phase
 from ottla.mirror.passage import Acceptance, Reason, passed_on, reason_to_recode
 from ottla.mirror.recode import Recoder
@@ -19,7 +22,9 @@ from ottla.mirror.terms import Mark, OffsetMap, Run, Term, joined
 from ottla.mirror.throttle import Throttle
 from ottla.mirror.topics import Rename, check_link_name, plan, select
 from ottla.model import TopicPartition
+from ottla.net.deadline import Deadline
 from ottla.net.metadata import Partition
+from ottla.produce.identity import ProducerIdentity
 from ottla.wire.batch import IS_CONTROL, IS_LOG_APPEND, IS_TRANSACTIONAL, Batch, BatchHeader, Codec, pack_header
 from ottla.wire.columns import from_list
 from ottla.wire.encode import encode
@@ -181,6 +186,18 @@ def test_the_log_is_read_from_the_last_acknowledged_record_on() -> None:
     assert scan_start([term()], 0) == 62
     assert scan_start([term()], 70) == 70
     assert scan_start([], 4) == 4
+
+
+def test_a_marker_right_before_the_mark_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    target = TopicPartition("t", 0)
+    log = [written(0, 5, 51), *(written(-1, 1, offset, epoch=9, control=True) for offset in range(56, 62))]
+    ends = {target: OffsetAt(62, -1, -1)}
+    monkeypatch.setattr(holding, "Admin", lambda _: Mock(list_offsets=Mock(return_value=ends)))
+    monkeypatch.setattr(holding, "_headers", lambda _, unit: [h for h in log if h.base_offset >= unit.start])
+    tail = holding._read_tail(
+        Mock(), target, ProducerIdentity(7, 9), start=62, log_start=0, limit=Deadline.after(5.0)
+    )
+    assert tail.marker == 56
 
 
 def test_terms_survive_the_journal_in_parts() -> None:

@@ -108,7 +108,7 @@ def _read_tail(
     reached, nap = start, _FIRST_NAP
     while not limit.expired():
         end = admin.list_offsets([target], OffsetSpec.LATEST, timeout=limit.remaining())[target].offset
-        if end < reached:
+        if end < reached or (end == start and not headers):
             reached = max(log_start, 0)  # the log is shorter than the journal says: read all that is left of it
             headers.clear()
         if end > reached:
