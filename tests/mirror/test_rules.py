@@ -10,10 +10,10 @@ import pytest
 from ottla.admin import OffsetAt
 from ottla.admin.settings import Setting, SettingSource
 from ottla.admin.topics import TopicDescription
-from ottla.errors import ConfigError, InputError, MirrorError
+from ottla.errors import ConfigError, ErrorCode, InputError, MirrorError
 from ottla.fetch.cursor import Cursor, Piece, ResponseMemory
 from ottla.mirror import holding
-from ottla.mirror.lane import Lane, Phase
+from ottla.mirror.lane import Lane, Outbound, Phase, Verdict
 from ottla.mirror.passage import Acceptance, Reason, passed_on, reason_to_recode
 from ottla.mirror.recode import Recoder
 from ottla.mirror.rules import Policy
@@ -178,7 +178,7 @@ def test_lost_records_of_an_earlier_term_are_found_though_the_last_one_wrote_non
 
 
 def test_if_nothing_of_the_link_is_left_all_of_it_is_mirrored_again() -> None:
-    position = located([term()], [written(-1, 1, offset, epoch=9, control=True) for offset in range(0, 70)], 70)
+    position = located([term()], [written(-1, 1, offset, epoch=9, control=True) for offset in range(70)], 70)
     assert (position.source, position.previous_count) == (100, 0)
 
 
@@ -194,9 +194,7 @@ def test_a_marker_right_before_the_mark_is_found(monkeypatch: pytest.MonkeyPatch
     ends = {target: OffsetAt(62, -1, -1)}
     monkeypatch.setattr(holding, "Admin", lambda _: Mock(list_offsets=Mock(return_value=ends)))
     monkeypatch.setattr(holding, "_headers", lambda _, unit: [h for h in log if h.base_offset >= unit.start])
-    tail = holding._read_tail(
-        Mock(), target, ProducerIdentity(7, 9), start=62, log_start=0, limit=Deadline.after(5.0)
-    )
+    tail = holding._read_tail(Mock(), target, ProducerIdentity(7, 9), start=62, log_start=0, limit=Deadline.after(5.0))
     assert tail.marker == 56
 
 
@@ -308,10 +306,20 @@ def test_a_source_with_very_many_gaps_is_journaled_in_small_entries() -> None:
     assert len(entries) == 4
     first = lane.queue[0]
     lane.sent(first, 11.0, 1001.0)
-    lane.accept(first, 54)  # another producer has written three records, when the run of this one was journaled long ago
+    lane.accept(
+        first, 54
+    )  # another producer has written three records, when the run of this one was journaled long ago
     lane.is_marked = False
     assert [run.source for run in lane.entry().term.runs] == list(offsets)[1533:]
     assert lane.entry().term.runs[0].target == 51 + 1533 + 3
+
+
+def test_what_the_target_has_refused_as_too_large_is_not_tried_again_in_the_next_term() -> None:
+    lane = Lane(TopicPartition("s", 0), TopicPartition("t", 0), first=0, stop=4)
+    lane.accepts = Acceptance(max_bytes=1000)
+    outbound = Outbound(header(), memoryview(b""), number=0, source=3, original=Mock(), reason=None)
+    assert lane.verdict_on(outbound, ErrorCode.record_list_too_large) is Verdict.TAKE_OVER
+    assert lane.most_bytes == outbound.size_bytes // 2
 
 
 def test_a_lane_ends_at_its_stop_though_only_a_marker_lies_before_it() -> None:

@@ -405,10 +405,9 @@ class Lane:
             # Behind a batch that was not stored this is to be expected; the first one in line must be in step.
             return Verdict.TAKE_OVER if self.queue and self.queue[0] is outbound else Verdict.RETRY
         if row.code in _TOO_LARGE:
-            # The target's limit was lowered: from now on, make smaller batches.
-            self.accepts = replace(
-                self.accepts, max_bytes=max(1, min(self.accepts.max_bytes, outbound.size_bytes) // 2)
-            )
+            # The target's limit was lowered, or it has segments smaller than that: from now on, make smaller batches.
+            self.most_bytes = max(1, min(self.accepts.max_bytes, outbound.size_bytes) // 2)
+            self.accepts = replace(self.accepts, max_bytes=self.most_bytes)
             return Verdict.TAKE_OVER
         return Verdict.RETRY if row.retriable else Verdict.FAIL
 
