@@ -25,7 +25,16 @@ from ottla.model import TopicPartition
 from ottla.net.deadline import Deadline
 from ottla.net.metadata import Partition
 from ottla.produce.identity import ProducerIdentity
-from ottla.wire.batch import IS_CONTROL, IS_LOG_APPEND, IS_TRANSACTIONAL, Batch, BatchHeader, Codec, pack_header
+from ottla.wire.batch import (
+    HAS_DELETE_HORIZON,
+    IS_CONTROL,
+    IS_LOG_APPEND,
+    IS_TRANSACTIONAL,
+    Batch,
+    BatchHeader,
+    Codec,
+    pack_header,
+)
 from ottla.wire.columns import from_list
 from ottla.wire.encode import encode
 from ottla.wire.restamp import restamp
@@ -66,7 +75,8 @@ def test_a_batch_that_is_wanted_in_part_is_cut(start: int, stop: int) -> None:
 
 def test_a_batch_that_is_passed_on_is_a_plain_idempotent_one_with_a_valid_checksum() -> None:
     (batch,) = encode(from_list([b"a", b"b", b"c"]), now_ms=1000)
-    received = restamp(batch.header, base_offset=10, leader_epoch=4, attributes=IS_TRANSACTIONAL | IS_LOG_APPEND)
+    attributes = IS_TRANSACTIONAL | IS_LOG_APPEND | HAS_DELETE_HORIZON
+    received = restamp(batch.header, base_offset=10, leader_epoch=4, attributes=attributes)
     sent = passed_on(received, producer_id=7, epoch=2, sequence=40)
     whole = Batch.parse(pack_header(sent) + bytes(batch.records))
     whole.verify()
