@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from unittest.mock import Mock
 from uuid import UUID, uuid4
 
@@ -13,6 +14,7 @@ from ottla.admin.topics import TopicDescription
 from ottla.errors import ConfigError, ErrorCode, InputError, MirrorError
 from ottla.fetch.cursor import Cursor, Piece, ResponseMemory
 from ottla.mirror import holding
+from ottla.mirror.holding import Holding, Taker
 from ottla.mirror.lane import Lane, Outbound, Phase, Verdict
 from ottla.mirror.passage import Acceptance, Reason, passed_on, reason_to_recode
 from ottla.mirror.recode import Recoder
@@ -208,6 +210,19 @@ def test_a_marker_right_before_the_mark_is_found(monkeypatch: pytest.MonkeyPatch
     assert tail.marker == 56
 
 
+def test_terms_that_wrote_nothing_are_removed_from_the_journal() -> None:
+    idle = [
+        term(index=4 + n, epoch=4 + n, start=Mark(0, 122, 64 + n), runs=(), mark=None, previous=(7, 3 + n))
+        for n in range(3)
+    ]
+    terms = (term(), replace(idle[0], previous_count=12), *idle[1:])
+    journal = Mock(chunks=lambda _, each: [each])
+    held = Holding(ProducerIdentity(7, 9), Position(122, -1, terms[-1], 0), terms, 70, 0, None)
+    place = TopicPartition("t", 0)
+    Taker(Mock(), Mock(), journal, Policy())._prune(place, place, held)
+    assert [entry.term.index for entry in journal.remove.call_args.args[0]] == [4, 5]
+
+
 def test_terms_survive_the_journal_in_parts() -> None:
     whole = term()
     assert Term.from_json(whole.to_json()) == whole
@@ -316,9 +331,7 @@ def test_a_source_with_very_many_gaps_is_journaled_in_small_entries() -> None:
     assert len(entries) == 4
     first = lane.queue[0]
     lane.sent(first, 11.0, 1001.0)
-    lane.accept(
-        first, 54
-    )  # another producer has written three records, when the run of this one was journaled long ago
+    lane.accept(first, 54)  # three foreign records, when its run was journaled long ago
     lane.is_marked = False
     assert [run.source for run in lane.entry().term.runs] == list(offsets)[1533:]
     assert lane.entry().term.runs[0].target == 51 + 1533 + 3

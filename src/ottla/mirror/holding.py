@@ -19,7 +19,7 @@ from ottla.mirror.journal import Entry, Journal
 from ottla.mirror.passage import Acceptance
 from ottla.mirror.rules import Policy
 from ottla.mirror.takeover import Fault, Position, Tail, locate, scan_start
-from ottla.mirror.terms import Mark, Term
+from ottla.mirror.terms import Mark, Term, written_counts
 from ottla.model import Isolation, OffsetRange, TopicPartition
 from ottla.net.cluster import Cluster
 from ottla.net.deadline import Deadline
@@ -193,11 +193,13 @@ class Taker:
         return offsets[source].offset
 
     def _prune(self, source: TopicPartition, target: TopicPartition, held: Holding) -> None:
-        """Remove terms of which nothing is left in the target's log."""
+        """Remove terms of which nothing is left in the target's log, or never was."""
+        counts = written_counts(held.terms)
         gone = [
             term
             for term, successor in zip(held.terms, held.terms[1:], strict=False)
-            if successor.start.target <= held.log_start and term is not held.position.previous
+            if (successor.start.target <= held.log_start or not counts[term.identity])
+            and term is not held.position.previous
         ]
         if gone:
             chunks = [chunk for term in gone for chunk in self._journal.chunks(target, term)]
