@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+import socket
+import time
 from dataclasses import replace
 from unittest.mock import Mock
 from uuid import UUID, uuid4
@@ -13,8 +16,10 @@ from ottla.admin.settings import Setting, SettingSource
 from ottla.admin.topics import TopicDescription
 from ottla.errors import ConfigError, ErrorCode, InputError, MirrorError
 from ottla.fetch.cursor import Cursor, Piece, ResponseMemory
+from ottla.jobs.mirror_guards import _is_alive
 from ottla.mirror import holding
 from ottla.mirror.holding import Holding, Taker
+from ottla.mirror.journal import Journal
 from ottla.mirror.lane import Lane, Outbound, Phase, Verdict
 from ottla.mirror.passage import Acceptance, Reason, passed_on, reason_to_recode
 from ottla.mirror.recode import Recoder
@@ -221,6 +226,16 @@ def test_terms_that_wrote_nothing_are_removed_from_the_journal() -> None:
     place = TopicPartition("t", 0)
     Taker(Mock(), Mock(), journal, Policy())._prune(place, place, held)
     assert [entry.term.index for entry in journal.remove.call_args.args[0]] == [4, 5]
+
+
+def test_what_is_in_the_journal_and_no_entry_harms_nobody() -> None:
+    journal = Journal(Mock(), link="x")
+    for key in (b"x/t/0/7-3/0", b"x#holder", b"\xff", None):
+        for value in (b"[" * 200_000, b"\xff", b"{}", b"[]", None):
+            journal._learn(key, value)
+    assert journal._entries == {}
+    for changes in ({"pid": 10**30}, {"time": time.time() + 1e6, "host": "x"}, {"time": math.nan, "host": "x"}):
+        assert not _is_alive({"pid": 1, "host": socket.gethostname(), "time": time.time(), **changes})
 
 
 def test_terms_survive_the_journal_in_parts() -> None:
