@@ -30,7 +30,7 @@ from ottla.jobs.mirror_kind import MirrorKind
 from ottla.jobs.mirror_report import MirrorReport
 from ottla.jobs.mirrors import Mirroring, MirrorRange, mirror
 from ottla.mirror.lane import Phase
-from ottla.mirror.rules import Policy
+from ottla.mirror.rules import Action, Policy
 from ottla.mirror.terms import OffsetMap
 from ottla.mirror.topics import TopicPlan
 
@@ -205,6 +205,27 @@ def test_a_source_topic_that_was_created_again_is_noticed(kafka: LocalCluster) -
     assert mirror(link_of(kafka.bootstrap, topic, rules=rules)).records == 20
     copied = seen(kafka.bootstrap, f"copy.{topic}")
     assert copied[10:] == seen(kafka.bootstrap, topic)
+
+
+def test_a_source_topic_that_is_created_again_while_a_mirror_runs_is_mirrored_once(kafka: LocalCluster) -> None:
+    topic = new_topic(kafka.bootstrap, "replaced-while-running")
+    link = link_of(kafka.bootstrap, topic, rules=Policy(on_lost=Action.CONTINUE))
+    stopped = threading.Event()
+    thread = threading.Thread(target=lambda: mirror(link, follow=True, is_stopped=stopped.is_set))
+    thread.start()
+    with Admin(kafka.bootstrap) as admin:
+        for name, count in (("old", 20), ("new", 30)):
+            with Producer(kafka.bootstrap) as producer:
+                producer.send_many(topic, [b"%s %d" % (name.encode(), number) for number in range(count)])
+            if name == "old":
+                eventually(lambda: _exists_with(kafka.bootstrap, f"copy.{topic}", 20), "the first topic is mirrored")
+                admin.delete_topics(topic)
+                admin.create_topic(topic, partitions=1, replicas=1)
+        eventually(lambda: _exists_with(kafka.bootstrap, f"copy.{topic}", 50), "the second one is, too", seconds=60)
+    stopped.set()
+    thread.join(30)
+    assert mirror(link).records == 0, "a later run knows which topic was mirrored"
+    assert _count(kafka.bootstrap, f"copy.{topic}") == 50
 
 
 def test_a_target_topic_that_was_created_again_is_noticed(kafka: LocalCluster) -> None:
