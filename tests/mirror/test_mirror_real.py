@@ -242,6 +242,26 @@ def test_a_target_topic_that_was_created_again_is_noticed(kafka: LocalCluster) -
     assert assert_equal(kafka.bootstrap, topic) == 10
 
 
+def test_a_target_topic_that_is_created_again_under_a_running_mirror_is_noticed_with_the_next_batch(
+    kafka: LocalCluster,
+) -> None:
+    topic = new_topic(kafka.bootstrap, "target-replaced-while-running")
+    stopped = threading.Event()
+    with Mirroring(link_of(kafka.bootstrap, topic)) as mirroring, Admin(kafka.bootstrap) as admin:
+        thread = threading.Thread(target=lambda: mirroring.run(follow=True, is_stopped=stopped.is_set))
+        thread.start()
+        with Producer(kafka.bootstrap) as producer:
+            producer.send_many(topic, [b"x"] * 20)
+            producer.flush()
+            eventually(lambda: _exists_with(kafka.bootstrap, f"copy.{topic}", 20), "the first copy")
+            admin.delete_topics(f"copy.{topic}")
+            admin.create_topic(f"copy.{topic}", partitions=1, replicas=1)
+            producer.send(topic, b"y")
+        eventually(lambda: "created again" in str(mirroring.lanes()[0].error), "the fault is named", seconds=10)
+        stopped.set()
+        thread.join(30)
+
+
 def test_retention_that_overtakes_the_mirror_is_noticed(kafka: LocalCluster) -> None:
     topic = new_topic(kafka.bootstrap, "overtaken")
     link = link_of(kafka.bootstrap, topic)

@@ -396,6 +396,9 @@ class Forwarder:
                 self._accepted(lane, sent.outbound, row.base_offset)
 
     def _accepted(self, lane: Lane, outbound: Outbound, base_offset: int) -> None:
+        if lane.is_too_low(outbound, base_offset):  # the log is not the one we knew: taking over judges that
+            self._restart(lane)
+            return
         foreign = lane.counts.foreign
         self._release(lane.accept(outbound, base_offset))
         if lane.counts.foreign > foreign:

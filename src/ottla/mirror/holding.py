@@ -75,7 +75,7 @@ def take_over(
         if term.producer_id == identity.producer_id and term.epoch > identity.epoch:
             raise Fenced(f"another mirror of link {journal.link} has taken over {target}", records=0)
     log_start = Admin(cluster).list_offsets([target], OffsetSpec.EARLIEST, timeout=deadline.remaining())[target].offset
-    target_id = cluster.topic(target.topic, deadline=deadline).id
+    target_id = cluster.topics([target.topic], deadline=deadline)[target.topic].id  # the cache may have the last one
     start = scan_start(terms, log_start)
     while True:
         tail = _read_tail(cluster, target, identity, start=start, log_start=log_start, limit=deadline)

@@ -370,6 +370,10 @@ class Lane:
         self.in_flight += 1
         self._sent_at, self._sent_time = now, wall_time
 
+    def is_too_low(self, outbound: Outbound, base_offset: int) -> bool:
+        """Whether a batch lies before the place that is left for it: the target was cut back or created again."""
+        return base_offset < self._expected(outbound.number)
+
     def accept(self, outbound: Outbound, base_offset: int) -> list[Piece]:
         """Record an acknowledgement. Returns the pieces that are no longer needed."""
         self._landed(outbound)
