@@ -25,6 +25,8 @@ from ottla.engines.fleet import jobs as fleet_jobs
 from ottla.engines.fleet.store import open_store
 from ottla.errors import Fenced, InputError, MirrorError, OffsetsLost, RecordTooLarge
 from ottla.events import Event, MirrorFaultAccepted, MirrorTookOver
+from ottla.jobs.brokers import Brokers
+from ottla.jobs.mirror_audit import LinkAudit, count_target
 from ottla.jobs.mirror_guards import refuse_conflicts
 from ottla.jobs.mirror_kind import MirrorKind
 from ottla.jobs.mirror_report import MirrorReport
@@ -260,6 +262,17 @@ def test_a_target_topic_that_is_created_again_under_a_running_mirror_is_noticed_
         eventually(lambda: "created again" in str(mirroring.lanes()[0].error), "the fault is named", seconds=10)
         stopped.set()
         thread.join(30)
+
+
+def test_a_target_topic_that_was_deleted_keeps_no_other_from_being_counted(kafka: LocalCluster) -> None:
+    topic = new_topic(kafka.bootstrap, "counted")
+    with Producer(kafka.bootstrap) as producer:
+        producer.send_many(topic, [b"x"] * 5)
+    audit = LinkAudit(tier="hub", topic="mirror-counted-audit")
+    report = count_target(audit, Brokers(bootstrap=kafka.bootstrap), [topic, f"{topic}-deleted"])
+    assert report is not None
+    assert report.records == 5
+    assert count_target(audit, Brokers(bootstrap=kafka.bootstrap), [f"{topic}-deleted"]) is None
 
 
 def test_retention_that_overtakes_the_mirror_is_noticed(kafka: LocalCluster) -> None:
