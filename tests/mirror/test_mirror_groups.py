@@ -72,6 +72,7 @@ def test_the_way_back() -> None:
 
 def test_groups_are_chosen_by_name_and_pattern() -> None:
     assert chosen(["b2", "billing", "b1", "other"], ["b?", "other"]) == ["b1", "b2", "other"]
+    assert chosen(["team[1]", "team1"], ["team[1]"]) == ["team1", "team[1]"]
 
 
 def _fill(bootstrap: str, topic: str, numbers: range) -> None:

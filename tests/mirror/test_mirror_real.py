@@ -25,12 +25,14 @@ from ottla.engines.fleet import jobs as fleet_jobs
 from ottla.engines.fleet.store import open_store
 from ottla.errors import Fenced, InputError, MirrorError, OffsetsLost, RecordTooLarge
 from ottla.events import Event, MirrorFaultAccepted, MirrorTookOver
+from ottla.jobs.brokers import Brokers
+from ottla.jobs.mirror_audit import LinkAudit, count_target
 from ottla.jobs.mirror_guards import refuse_conflicts
 from ottla.jobs.mirror_kind import MirrorKind
 from ottla.jobs.mirror_report import MirrorReport
 from ottla.jobs.mirrors import Mirroring, MirrorRange, mirror
 from ottla.mirror.lane import Phase
-from ottla.mirror.rules import Policy
+from ottla.mirror.rules import Action, Policy
 from ottla.mirror.terms import OffsetMap
 from ottla.mirror.topics import TopicPlan
 
@@ -207,6 +209,27 @@ def test_a_source_topic_that_was_created_again_is_noticed(kafka: LocalCluster) -
     assert copied[10:] == seen(kafka.bootstrap, topic)
 
 
+def test_a_source_topic_that_is_created_again_while_a_mirror_runs_is_mirrored_once(kafka: LocalCluster) -> None:
+    topic = new_topic(kafka.bootstrap, "replaced-while-running")
+    link = link_of(kafka.bootstrap, topic, rules=Policy(on_lost=Action.CONTINUE))
+    stopped = threading.Event()
+    thread = threading.Thread(target=lambda: mirror(link, follow=True, is_stopped=stopped.is_set))
+    thread.start()
+    with Admin(kafka.bootstrap) as admin:
+        for name, count in (("old", 20), ("new", 30)):
+            with Producer(kafka.bootstrap) as producer:
+                producer.send_many(topic, [b"%s %d" % (name.encode(), number) for number in range(count)])
+            if name == "old":
+                eventually(lambda: _exists_with(kafka.bootstrap, f"copy.{topic}", 20), "the first topic is mirrored")
+                admin.delete_topics(topic)
+                admin.create_topic(topic, partitions=1, replicas=1)
+        eventually(lambda: _exists_with(kafka.bootstrap, f"copy.{topic}", 50), "the second one is, too", seconds=60)
+    stopped.set()
+    thread.join(30)
+    assert mirror(link).records == 0, "a later run knows which topic was mirrored"
+    assert _count(kafka.bootstrap, f"copy.{topic}") == 50
+
+
 def test_a_target_topic_that_was_created_again_is_noticed(kafka: LocalCluster) -> None:
     topic = new_topic(kafka.bootstrap, "target-again")
     link = link_of(kafka.bootstrap, topic)
@@ -219,6 +242,37 @@ def test_a_target_topic_that_was_created_again_is_noticed(kafka: LocalCluster) -
     rules = Policy(on_target_lost="continue", patience=20.0)  # type: ignore[arg-type]
     assert mirror(link_of(kafka.bootstrap, topic, rules=rules)).records == 10
     assert assert_equal(kafka.bootstrap, topic) == 10
+
+
+def test_a_target_topic_that_is_created_again_under_a_running_mirror_is_noticed_with_the_next_batch(
+    kafka: LocalCluster,
+) -> None:
+    topic = new_topic(kafka.bootstrap, "target-replaced-while-running")
+    stopped = threading.Event()
+    with Mirroring(link_of(kafka.bootstrap, topic)) as mirroring, Admin(kafka.bootstrap) as admin:
+        thread = threading.Thread(target=lambda: mirroring.run(follow=True, is_stopped=stopped.is_set))
+        thread.start()
+        with Producer(kafka.bootstrap) as producer:
+            producer.send_many(topic, [b"x"] * 20)
+            producer.flush()
+            eventually(lambda: _exists_with(kafka.bootstrap, f"copy.{topic}", 20), "the first copy")
+            admin.delete_topics(f"copy.{topic}")
+            admin.create_topic(f"copy.{topic}", partitions=1, replicas=1)
+            producer.send(topic, b"y")
+        eventually(lambda: "created again" in str(mirroring.lanes()[0].error), "the fault is named", seconds=10)
+        stopped.set()
+        thread.join(30)
+
+
+def test_a_target_topic_that_was_deleted_keeps_no_other_from_being_counted(kafka: LocalCluster) -> None:
+    topic = new_topic(kafka.bootstrap, "counted")
+    with Producer(kafka.bootstrap) as producer:
+        producer.send_many(topic, [b"x"] * 5)
+    audit = LinkAudit(tier="hub", topic="mirror-counted-audit")
+    report = count_target(audit, Brokers(bootstrap=kafka.bootstrap), [topic, f"{topic}-deleted"])
+    assert report is not None
+    assert report.records == 5
+    assert count_target(audit, Brokers(bootstrap=kafka.bootstrap), [f"{topic}-deleted"]) is None
 
 
 def test_retention_that_overtakes_the_mirror_is_noticed(kafka: LocalCluster) -> None:

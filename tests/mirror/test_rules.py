@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+import math
+import socket
+import time
+from dataclasses import replace
+from unittest.mock import Mock
 from uuid import UUID, uuid4
 
 import pytest
 
+from ottla.admin import OffsetAt
 from ottla.admin.settings import Setting, SettingSource
 from ottla.admin.topics import TopicDescription
-from ottla.errors import ConfigError, InputError, MirrorError
+from ottla.errors import ConfigError, ErrorCode, InputError, MirrorError
 from ottla.fetch.cursor import Cursor, Piece, ResponseMemory
-from ottla.mirror.lane import Lane, Phase
+from ottla.jobs.mirror_guards import _is_alive
+from ottla.mirror import holding
+from ottla.mirror.holding import Holding, Taker
+from ottla.mirror.journal import Journal
+from ottla.mirror.lane import Lane, Outbound, Phase, Verdict
 from ottla.mirror.passage import Acceptance, Reason, passed_on, reason_to_recode
 from ottla.mirror.recode import Recoder
 from ottla.mirror.rules import Policy
@@ -19,8 +29,19 @@ from ottla.mirror.terms import Mark, OffsetMap, Run, Term, joined
 from ottla.mirror.throttle import Throttle
 from ottla.mirror.topics import Rename, check_link_name, plan, select
 from ottla.model import TopicPartition
+from ottla.net.deadline import Deadline
 from ottla.net.metadata import Partition
-from ottla.wire.batch import IS_CONTROL, IS_LOG_APPEND, IS_TRANSACTIONAL, Batch, BatchHeader, Codec, pack_header
+from ottla.produce.identity import ProducerIdentity
+from ottla.wire.batch import (
+    HAS_DELETE_HORIZON,
+    IS_CONTROL,
+    IS_LOG_APPEND,
+    IS_TRANSACTIONAL,
+    Batch,
+    BatchHeader,
+    Codec,
+    pack_header,
+)
 from ottla.wire.columns import from_list
 from ottla.wire.encode import encode
 from ottla.wire.restamp import restamp
@@ -61,7 +82,8 @@ def test_a_batch_that_is_wanted_in_part_is_cut(start: int, stop: int) -> None:
 
 def test_a_batch_that_is_passed_on_is_a_plain_idempotent_one_with_a_valid_checksum() -> None:
     (batch,) = encode(from_list([b"a", b"b", b"c"]), now_ms=1000)
-    received = restamp(batch.header, base_offset=10, leader_epoch=4, attributes=IS_TRANSACTIONAL | IS_LOG_APPEND)
+    attributes = IS_TRANSACTIONAL | IS_LOG_APPEND | HAS_DELETE_HORIZON
+    received = restamp(batch.header, base_offset=10, leader_epoch=4, attributes=attributes)
     sent = passed_on(received, producer_id=7, epoch=2, sequence=40)
     whole = Batch.parse(pack_header(sent) + bytes(batch.records))
     whole.verify()
@@ -149,14 +171,71 @@ def test_a_new_link_finds_a_target_that_is_not_empty() -> None:
 
 
 def test_lost_records_are_mirrored_again_from_the_offset_where_the_log_ends_now() -> None:
-    position = located([term()], [], 62)
+    position = located([term()], [written(0, 10, 51), written(10, 1, 61)], 62)
     assert (position.source, position.previous_count) == (121, 11)
+    assert [finding.fault for finding in position.findings] == [Fault.TARGET_LOST_RECORDS]
+
+
+@pytest.mark.parametrize("marker", [62, 63, 80])
+def test_lost_records_are_found_however_many_takeovers_have_appended_markers_since(marker: int) -> None:
+    markers = [written(-1, 1, offset, epoch=9, control=True) for offset in range(56, marker)]
+    for headers in ([header for header in markers if header.base_offset >= 62], [written(0, 5, 51), *markers]):
+        position = located([term()], headers, marker)
+        assert [finding.fault for finding in position.findings] == [Fault.TARGET_LOST_RECORDS]
+    assert (position.source, position.previous_count) == (105, 5)
+
+
+def test_lost_records_of_an_earlier_term_are_found_though_the_last_one_wrote_none() -> None:
+    idle = term(index=4, epoch=4, start=Mark(0, 122, 64), runs=(), mark=None, previous=(7, 3), previous_count=12)
+    own = written(-1, 1, 63, epoch=4, control=True)
+    assert located([term(), idle], [own], 70).findings == ()
+    for headers in ([written(0, 5, 51)], [written(-1, 1, 63, epoch=9, control=True)]):
+        position = located([term(), idle], headers, 70)
+        assert [finding.fault for finding in position.findings] == [Fault.TARGET_LOST_RECORDS]
+
+
+def test_if_nothing_of_the_link_is_left_all_of_it_is_mirrored_again() -> None:
+    position = located([term()], [written(-1, 1, offset, epoch=9, control=True) for offset in range(70)], 70)
+    assert (position.source, position.previous_count) == (100, 0)
 
 
 def test_the_log_is_read_from_the_last_acknowledged_record_on() -> None:
     assert scan_start([term()], 0) == 62
     assert scan_start([term()], 70) == 70
     assert scan_start([], 4) == 4
+
+
+def test_a_marker_right_before_the_mark_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    target = TopicPartition("t", 0)
+    log = [written(0, 5, 51), *(written(-1, 1, offset, epoch=9, control=True) for offset in range(56, 62))]
+    ends = {target: OffsetAt(62, -1, -1)}
+    monkeypatch.setattr(holding, "Admin", lambda _: Mock(list_offsets=Mock(return_value=ends)))
+    monkeypatch.setattr(holding, "_headers", lambda _, unit: [h for h in log if h.base_offset >= unit.start])
+    tail = holding._read_tail(Mock(), target, ProducerIdentity(7, 9), start=62, log_start=0, limit=Deadline.after(5.0))
+    assert tail.marker == 56
+
+
+def test_terms_that_wrote_nothing_are_removed_from_the_journal() -> None:
+    idle = [
+        term(index=4 + n, epoch=4 + n, start=Mark(0, 122, 64 + n), runs=(), mark=None, previous=(7, 3 + n))
+        for n in range(3)
+    ]
+    terms = (term(), replace(idle[0], previous_count=12), *idle[1:])
+    journal = Mock(chunks=lambda _, each: [each])
+    held = Holding(ProducerIdentity(7, 9), Position(122, -1, terms[-1], 0), terms, 70, 0, None)
+    place = TopicPartition("t", 0)
+    Taker(Mock(), Mock(), journal, Policy())._prune(place, place, held)
+    assert [entry.term.index for entry in journal.remove.call_args.args[0]] == [4, 5]
+
+
+def test_what_is_in_the_journal_and_no_entry_harms_nobody() -> None:
+    journal = Journal(Mock(), link="x")
+    for key in (b"x/t/0/7-3/0", b"x#holder", b"\xff", None):
+        for value in (b"[" * 200_000, b"\xff", b"{}", b"[]", None):
+            journal._learn(key, value)
+    assert journal._entries == {}
+    for changes in ({"pid": 10**30}, {"time": time.time() + 1e6, "host": "x"}, {"time": math.nan, "host": "x"}):
+        assert not _is_alive({"pid": 1, "host": socket.gethostname(), "time": time.time(), **changes})
 
 
 def test_terms_survive_the_journal_in_parts() -> None:
@@ -247,6 +326,38 @@ def test_a_mirror_that_was_frozen_takes_over_again_before_it_sends_anything(slep
     lane.taken_over(term(), Cursor(lane.source, 0), 10.0, 1000.0)
     assert not lane.is_outdated(11.0, 1001.0)
     assert lane.is_outdated(11.0 + slept, 1001.0 + suspended)
+
+
+def test_a_source_with_very_many_gaps_is_journaled_in_small_entries() -> None:
+    lane = Lane(TopicPartition("s", 0), TopicPartition("t", 0), first=0, stop=10_000)
+    cursor = Cursor(lane.source, 0, 10_000)
+    lane.taken_over(term(runs=(), mark=None, start=Mark(0, 0, 51)), cursor, 10.0, 1000.0)
+    (new,) = encode(from_list([b"a"]), now_ms=1000)
+    offsets = range(0, 4000, 2)
+    batches = [Batch.parse(pack_header(restamp(new.header, base_offset=o)) + bytes(new.records)) for o in offsets]
+    lane.add(Piece(cursor, batches, 0, 10_000, 4000, ResponseMemory(0)), Recoder())
+    entries = []
+    while lane.needs_journal:
+        entries.append(lane.entry())
+        lane.journaled(entries[-1])
+        assert len(entries[-1].term.runs) <= 512
+        assert all(batch.end <= entries[-1].number for batch in lane.queue if batch.end <= lane._allowed)
+    assert [run.source for run in joined([entry.term for entry in entries]).runs] == list(offsets)
+    assert len(entries) == 4
+    first = lane.queue[0]
+    lane.sent(first, 11.0, 1001.0)
+    lane.accept(first, 54)  # three foreign records, when its run was journaled long ago
+    lane.is_marked = False
+    assert [run.source for run in lane.entry().term.runs] == list(offsets)[1533:]
+    assert lane.entry().term.runs[0].target == 51 + 1533 + 3
+
+
+def test_what_the_target_has_refused_as_too_large_is_not_tried_again_in_the_next_term() -> None:
+    lane = Lane(TopicPartition("s", 0), TopicPartition("t", 0), first=0, stop=4)
+    lane.accepts = Acceptance(max_bytes=1000)
+    outbound = Outbound(header(), memoryview(b""), number=0, source=3, original=Mock(), reason=None)
+    assert lane.verdict_on(outbound, ErrorCode.record_list_too_large) is Verdict.TAKE_OVER
+    assert lane.most_bytes == outbound.size_bytes // 2
 
 
 def test_a_lane_ends_at_its_stop_though_only_a_marker_lies_before_it() -> None:

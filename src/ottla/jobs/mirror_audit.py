@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from types import TracebackType
 
+from ottla.admin import Admin
 from ottla.errors import ConfigError, OttlaError
 from ottla.jobs.brokers import Brokers
 from ottla.jobs.tallies import TallyReport, tally
@@ -48,8 +49,15 @@ class LinkAudit:
 
 
 def count_target(audit: LinkAudit, target: Brokers, topics: Iterable[str]) -> TallyReport | None:
-    """Count and publish what is new in the target topics. Returns None without topics. Raises as `tally` does."""
+    """Count and publish what is new in the target topics, those left out that were deleted.
+
+    Returns None without topics. Raises as `tally` does.
+    """
     listed = sorted(set(topics))
+    if listed:
+        with target.cluster() as cluster:
+            existing = Admin(cluster).topic_names()
+        listed = [topic for topic in listed if topic in existing]
     if not listed:
         return None
     return tally(

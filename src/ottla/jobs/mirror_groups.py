@@ -117,7 +117,9 @@ def translate(
 
 def chosen(names: Iterable[str], patterns: Sequence[str]) -> list[str]:
     """Return the groups that match a name or a pattern with `*` and `?`, sorted."""
-    return sorted({name for name in names if any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)})
+    return sorted(
+        {name for name in names if name in patterns or any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)}
+    )
 
 
 @dataclass(slots=True)

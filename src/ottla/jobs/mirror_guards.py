@@ -105,7 +105,7 @@ def _is_alive(note: object) -> bool:
         pid, host = int(note["pid"]), str(note["host"])
     except (KeyError, TypeError, ValueError):
         return False
-    if age > _STALE_SECONDS:
+    if not abs(age) <= _STALE_SECONDS:  # NaN, too
         return False
     return host != socket.gethostname() or _exists(pid)
 
@@ -117,4 +117,6 @@ def _exists(pid: int) -> bool:
         return False
     except PermissionError:
         return True
+    except OverflowError:
+        return False
     return True

@@ -276,6 +276,10 @@ class Forwarder:
         if lane is None or lane.cursor is not piece.cursor:
             self._fetcher.buffer.used_up(piece)
             return
+        if _is_of_another_topic(lane, piece):  # its offsets mean something else: taking over judges that
+            self._fetcher.buffer.used_up(piece)
+            self._restart(lane)
+            return
         lane.add(piece, self._recoder)
         if lane.blocked is not None:
             self._fetcher.remove([piece.cursor])
@@ -392,6 +396,9 @@ class Forwarder:
                 self._accepted(lane, sent.outbound, row.base_offset)
 
     def _accepted(self, lane: Lane, outbound: Outbound, base_offset: int) -> None:
+        if lane.is_too_low(outbound, base_offset):  # the log is not the one we knew: taking over judges that
+            self._restart(lane)
+            return
         foreign = lane.counts.foreign
         self._release(lane.accept(outbound, base_offset))
         if lane.counts.foreign > foreign:
@@ -452,3 +459,9 @@ class Forwarder:
 
     def _backoff(self, lane: Lane) -> float:
         return self._cluster.retry.wait(lane.failures + 1, self._loop.chance.random())
+
+
+def _is_of_another_topic(lane: Lane, piece: Piece) -> bool:
+    """Whether a piece is of a topic that was created again since the term began."""
+    known = None if lane.term is None else lane.term.source_id
+    return known is not None and piece.topic_id is not None and piece.topic_id != known

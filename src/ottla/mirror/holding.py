@@ -18,8 +18,8 @@ from ottla.fetch.reader import Reader
 from ottla.mirror.journal import Entry, Journal
 from ottla.mirror.passage import Acceptance
 from ottla.mirror.rules import Policy
-from ottla.mirror.takeover import Position, Tail, locate, scan_start
-from ottla.mirror.terms import Mark, Term
+from ottla.mirror.takeover import Fault, Position, Tail, locate, scan_start
+from ottla.mirror.terms import Mark, Term, written_counts
 from ottla.model import Isolation, OffsetRange, TopicPartition
 from ottla.net.cluster import Cluster
 from ottla.net.deadline import Deadline
@@ -75,11 +75,14 @@ def take_over(
         if term.producer_id == identity.producer_id and term.epoch > identity.epoch:
             raise Fenced(f"another mirror of link {journal.link} has taken over {target}", records=0)
     log_start = Admin(cluster).list_offsets([target], OffsetSpec.EARLIEST, timeout=deadline.remaining())[target].offset
-    tail = _read_tail(
-        cluster, target, identity, start=scan_start(terms, log_start), log_start=log_start, limit=deadline
-    )
-    target_id = cluster.topic(target.topic, deadline=deadline).id
-    position = locate(terms, tail, producer_id=identity.producer_id, source_id=source_id, target_id=target_id)
+    target_id = cluster.topics([target.topic], deadline=deadline)[target.topic].id  # the cache may have the last one
+    start = scan_start(terms, log_start)
+    while True:
+        tail = _read_tail(cluster, target, identity, start=start, log_start=log_start, limit=deadline)
+        position = locate(terms, tail, producer_id=identity.producer_id, source_id=source_id, target_id=target_id)
+        if start == log_start or all(finding.fault is not Fault.TARGET_LOST_RECORDS for finding in position.findings):
+            break
+        start = log_start  # only all that is left of the log says how far our records go
     return Holding(identity, position, tuple(terms), tail.marker + 1, log_start, target_id)
 
 
@@ -105,7 +108,7 @@ def _read_tail(
     reached, nap = start, _FIRST_NAP
     while not limit.expired():
         end = admin.list_offsets([target], OffsetSpec.LATEST, timeout=limit.remaining())[target].offset
-        if end < reached:
+        if end < reached or (end == start and not headers):
             reached = max(log_start, 0)  # the log is shorter than the journal says: read all that is left of it
             headers.clear()
         if end > reached:
@@ -190,11 +193,13 @@ class Taker:
         return offsets[source].offset
 
     def _prune(self, source: TopicPartition, target: TopicPartition, held: Holding) -> None:
-        """Remove terms of which nothing is left in the target's log."""
+        """Remove terms of which nothing is left in the target's log, or never was."""
+        counts = written_counts(held.terms)
         gone = [
             term
             for term, successor in zip(held.terms, held.terms[1:], strict=False)
-            if successor.start.target <= held.log_start and term is not held.position.previous
+            if (successor.start.target <= held.log_start or not counts[term.identity])
+            and term is not held.position.previous
         ]
         if gone:
             chunks = [chunk for term in gone for chunk in self._journal.chunks(target, term)]

@@ -234,7 +234,7 @@ class Journal:
             row = json.loads(value)
             source = TopicPartition(str(row["source_topic"]), int(row["source_partition"]))
             self._entries[place] = Entry(source, place.target, Term.from_json(row))
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, RecursionError) as error:
             _log.warning("topic %s has an entry that is not one of a mirror, key %.100r: %s", self.topic, text, error)
 
     def _learn_note(self, key: str, value: bytes | None) -> None:
@@ -242,7 +242,7 @@ class Journal:
             return
         try:
             note = json.loads(value or b"{}")
-        except ValueError:
+        except (ValueError, RecursionError):
             note = {}
         self._notes[key] = note if isinstance(note, dict) else {}
 
@@ -324,7 +324,7 @@ def writers(cluster: Cluster, *, topic: str = TOPIC) -> frozenset[Writer]:
             row = json.loads(value or b"")
             if len(rest) == 3:
                 known.add(Writer(link, row.get("source_cluster"), row["source_topic"], target_topic))
-        except (KeyError, TypeError, ValueError, AttributeError):
+        except (KeyError, TypeError, ValueError, AttributeError, RecursionError):
             continue  # a tombstone, a note, or not an entry of a mirror
     return frozenset(known)
 

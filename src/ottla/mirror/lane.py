@@ -263,10 +263,11 @@ class Lane:
         return self.phase is Phase.RUNNING and self._allowed != _ALL
 
     def entry(self) -> Entry:
-        """Return what is to be written to the journal."""
+        """Return what is to be written to the journal next: of many new runs, the first ones."""
         assert self.term is not None
-        term = replace(self.term, chunk=self._chunk, runs=tuple(self._runs), mark=self._acknowledged)
-        return Entry(term, self._number)
+        runs = tuple(self._runs[:_RUNS_PER_CHUNK])
+        term = replace(self.term, chunk=self._chunk, runs=runs, mark=self._acknowledged)
+        return Entry(term, self._runs[len(runs)].number if len(runs) < len(self._runs) else self._number)
 
     def journaled(self, entry: Entry) -> None:
         """Record that an entry is in the journal: what its runs cover may be sent."""
@@ -274,9 +275,9 @@ class Lane:
             return
         self._allowed = next((run.number for run in self._runs if run.number >= entry.number), _ALL)
         self.is_marked = self._acknowledged == entry.term.mark
-        if len(self._runs) >= _RUNS_PER_CHUNK and self._allowed == _ALL and entry.term.chunk == self._chunk:
+        if len(entry.term.runs) >= _RUNS_PER_CHUNK and entry.term.chunk == self._chunk:
             self._chunk += 1
-            self._runs = [self._runs[-1]]
+            self._runs = self._runs[_RUNS_PER_CHUNK - 1 :]
 
     # From the source
 
@@ -369,6 +370,10 @@ class Lane:
         self.in_flight += 1
         self._sent_at, self._sent_time = now, wall_time
 
+    def is_too_low(self, outbound: Outbound, base_offset: int) -> bool:
+        """Whether a batch lies before the place that is left for it: the target was cut back or created again."""
+        return base_offset < self._expected(outbound.number)
+
     def accept(self, outbound: Outbound, base_offset: int) -> list[Piece]:
         """Record an acknowledgement. Returns the pieces that are no longer needed."""
         self._landed(outbound)
@@ -404,10 +409,9 @@ class Lane:
             # Behind a batch that was not stored this is to be expected; the first one in line must be in step.
             return Verdict.TAKE_OVER if self.queue and self.queue[0] is outbound else Verdict.RETRY
         if row.code in _TOO_LARGE:
-            # The target's limit was lowered: from now on, make smaller batches.
-            self.accepts = replace(
-                self.accepts, max_bytes=max(1, min(self.accepts.max_bytes, outbound.size_bytes) // 2)
-            )
+            # The target's limit was lowered, or it has segments smaller than that: from now on, make smaller batches.
+            self.most_bytes = max(1, min(self.accepts.max_bytes, outbound.size_bytes) // 2)
+            self.accepts = replace(self.accepts, max_bytes=self.most_bytes)
             return Verdict.TAKE_OVER
         return Verdict.RETRY if row.retriable else Verdict.FAIL
 
@@ -443,6 +447,9 @@ class Lane:
         self._shift += offsets
         self.counts.foreign += offsets
         index = bisect.bisect_right(self._runs, number, key=lambda run: run.number) - 1
+        if index < 0:  # its run is in an earlier chunk, which is in the journal as it is
+            self._runs = [run._replace(target=run.target + offsets) for run in self._runs]
+            return
         run = self._runs[index]
         behind = number - run.number
         moved = [

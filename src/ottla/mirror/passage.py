@@ -9,7 +9,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from ottla.wire.batch import CODEC_MASK, IS_CONTROL, IS_LOG_APPEND, IS_TRANSACTIONAL, BatchHeader, Codec
+from ottla.wire.batch import (
+    CODEC_MASK,
+    HAS_DELETE_HORIZON,
+    IS_CONTROL,
+    IS_LOG_APPEND,
+    IS_TRANSACTIONAL,
+    BatchHeader,
+    Codec,
+)
 from ottla.wire.restamp import restamp
 
 
@@ -57,5 +65,6 @@ def passed_on(header: BatchHeader, *, producer_id: int, epoch: int, sequence: in
         producer_id=producer_id,
         producer_epoch=epoch,
         base_sequence=sequence,
-        attributes=header.attributes & ~(IS_TRANSACTIONAL | IS_CONTROL | IS_LOG_APPEND),
+        # When the source's cleaner may remove tombstones (KIP-534) says nothing about the target's.
+        attributes=header.attributes & ~(IS_TRANSACTIONAL | IS_CONTROL | IS_LOG_APPEND | HAS_DELETE_HORIZON),
     )

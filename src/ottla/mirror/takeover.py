@@ -19,7 +19,7 @@ from enum import Enum
 from typing import NamedTuple
 from uuid import UUID
 
-from ottla.mirror.terms import Term
+from ottla.mirror.terms import Term, written_counts
 from ottla.wire.batch import BatchHeader
 
 
@@ -106,6 +106,7 @@ def locate(
 def _last_written(terms: Sequence[Term], tail: Tail) -> tuple[Term, int, Finding | None]:
     """Return the last term that counts, how many records it wrote, and what is wrong, if anything."""
     by_identity = {term.identity: term for term in terms}
+    counts = written_counts(terms)
     ours = [header for header in tail.headers if not header.is_control and header.count]
     for header in reversed(ours):
         term = by_identity.get((header.producer_id, header.producer_epoch))
@@ -115,14 +116,15 @@ def _last_written(terms: Sequence[Term], tail: Tail) -> tuple[Term, int, Finding
                 return terms[-1], terms[-1].reached.number, Finding(Fault.JOURNAL_LOST, detail)
             continue
         number = term.number_after(header.base_sequence, header.count)
-        if term is not terms[-1] and terms[-1].reached.number:
-            # The newest term has acknowledged records, and the log ends before them.
+        later = terms[terms.index(term) + 1 :]
+        if number < counts[term.identity] or any(counts[each.identity] for each in later):
+            # More is known to be acknowledged, and the log ends before it.
             return term, number, _lost(terms[-1], tail)
         return term, number, None
     latest = terms[-1]
     reached = latest.reached
-    if tail.marker < reached.target:
-        return *_before(terms, tail.marker), _lost(latest, tail)
+    if tail.marker < reached.target or _is_overwritten(latest, tail):
+        return *_before(terms, tail.log_start), _lost(latest, tail)
     if tail.log_start > reached.target:
         number = reached.number + tail.marker - reached.target
         detail = f"offsets [{reached.target}, {tail.log_start}) of the target are gone"
@@ -130,10 +132,21 @@ def _last_written(terms: Sequence[Term], tail: Tail) -> tuple[Term, int, Finding
     return latest, reached.number, None
 
 
+def _is_overwritten(term: Term, tail: Tail) -> bool:
+    """Whether something else is where the last record before the mark was, or the marker of a term without records.
+
+    Each takeover appends a marker, so a log that was cut back soon ends behind the mark again.
+    """
+    last = term.reached.target - 1
+    there = next((header for header in tail.headers if header.base_offset <= last < header.next_offset), None)
+    return there is not None and (there.producer_id, there.producer_epoch) != term.identity
+
+
 def _lost(term: Term, tail: Tail) -> Finding:
-    reached = term.reached
+    data = [header.next_offset for header in tail.headers if not header.is_control and header.count]
+    end = max(data, default=min(tail.marker, term.reached.target - 1))
     return Finding(
-        Fault.TARGET_LOST_RECORDS, f"it had everything before offset {reached.target} and now ends at {tail.marker}"
+        Fault.TARGET_LOST_RECORDS, f"it had everything before offset {term.reached.target} and now ends at {end}"
     )
 
 

@@ -74,9 +74,12 @@ class Term:
         return self.mark or self.start
 
     def number_after(self, base_sequence: int, count: int) -> int:
-        """Return the number after a batch, from its sequence, which wraps around. The batch lies behind the mark."""
-        floor = self.reached.number
-        return floor + (base_sequence + count - floor) % _SEQUENCES
+        """Return the number after a batch, from its sequence, which wraps around: the one nearest to the mark.
+
+        It is below the mark only if the log was cut back.
+        """
+        mark, half = self.reached.number, _SEQUENCES // 2
+        return mark + (base_sequence + count - mark + half) % _SEQUENCES - half
 
     def source_after(self, number: int) -> tuple[int, int]:
         """Return the source offset to continue at after `number` records, and the leader epoch of the last of them.
@@ -204,12 +207,22 @@ class OffsetMap:
         return span.source + span.count  # behind the last record there are only markers
 
 
+def written_counts(terms: Sequence[Term]) -> dict[tuple[int, int], int]:
+    """Return how many records each term is known to have written, by its identity.
+
+    The successor of a term has counted what it wrote; the last one is at its mark. A term in between that no successor
+    knows was shut out before it wrote anything.
+    """
+    counted = {term.previous: term.previous_count for term in terms}
+    return {
+        term.identity: counted.get(term.identity, term.reached.number if term is terms[-1] else 0) for term in terms
+    }
+
+
 def _spans(terms: Sequence[Term]) -> Iterable[Span]:
-    counts = {term.previous: term.previous_count for term in terms}
+    counts = written_counts(terms)
     for term in terms:
-        # The successor of a term has counted what it wrote; the last one is at its mark. A term in between that no
-        # successor knows was shut out before it wrote anything.
-        end = counts.get(term.identity, term.reached.number if term is terms[-1] else 0)
+        end = counts[term.identity]
         ends = [run.number for run in term.runs[1:]]
         for run, following in zip(term.runs, [*ends, end], strict=False):
             stop = min(end, following)
