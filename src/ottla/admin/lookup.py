@@ -130,9 +130,7 @@ def ask_leaders(
 
     builds = [(broker, partial(build, epochs=epochs, at=at)) for broker, epochs, at in requests]
     results: list[tuple[Offsets, Errors]] = []
-    for (_, epochs, _), answer in zip(
-        requests, ask_all(cluster, builds, deadline=limit, traffic=traffic), strict=True
-    ):
+    for (_, epochs, _), answer in zip(requests, ask_all(cluster, builds, deadline=limit, traffic=traffic), strict=True):
         if isinstance(network_only(answer), NetworkError):
             results.append(({}, dict.fromkeys(epochs, answer)))
         else:

@@ -187,9 +187,7 @@ class HeaderReader:
             if place is None:
                 continue
             try:
-                found = headers.interpret(
-                    place, fetched, committed_only=self._isolation is Isolation.READ_COMMITTED
-                )
+                found = headers.interpret(place, fetched, committed_only=self._isolation is Isolation.READ_COMMITTED)
             except OttlaError as exc:
                 _log.debug("cannot read the headers of %s at offset %s: %s", place.partition, place.offset, exc)
                 continue

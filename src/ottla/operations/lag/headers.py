@@ -157,7 +157,7 @@ def _visible(batches: list[Batch], fetched: Fetched, committed_only: bool) -> li
     return without_aborted(batches, fetched.aborted)
 
 
-def _first(header: BatchHeader, offset: int) -> Seen:
+def _first(header: BatchHeader, offset: int) -> Seen | None:
     """Return when the first unread record of a batch was written."""
     if header.timestamp_type is TimestampType.LOG_APPEND:
         return _timestamp(header, header.max_timestamp, is_exact=True)

@@ -59,7 +59,9 @@ class Poller:
         self.missing: dict[_Key, str] = {}
         """The groups of earlier polls that the last one could not see, because their coordinator is away."""
 
-    def poll(self, *, others: Callable[[], Sequence[GroupSample]] | None = None, timeout: float | None = None) -> Sample:
+    def poll(
+        self, *, others: Callable[[], Sequence[GroupSample]] | None = None, timeout: float | None = None
+    ) -> Sample:
         """Return what the cluster has now. Raises the errors of `Cluster.metadata` if no broker answers.
 
         `others` returns readers that are no groups of Kafka, and is called before the ends of logs are looked up.
@@ -225,7 +227,9 @@ class Poller:
             for number, ((broker, _, _), (listed, refused)) in enumerate(zip(requests, answers, strict=True)):
                 found[number // max(1, len(leaders))].update(listed)
                 errors.update(refused)
-                away |= {broker: error for error in refused.values() if isinstance(error, NetworkError)}
+                unreachable = next((error for error in refused.values() if isinstance(error, NetworkError)), None)
+                if unreachable is not None:
+                    away[broker] = unreachable
             moved = {tp: error for tp, error in errors.items() if isinstance(error, BrokerError) and error.retriable}
             if not moved:
                 break
