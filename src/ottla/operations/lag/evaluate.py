@@ -215,7 +215,12 @@ class Evaluator:
         if lag <= self._allowed:
             return State.OK, ""
         state = judge(
-            window.commits, history.recent(self._length), lag=lag, now=now, allowed=self._allowed, is_alive=is_alive
+            tuple(window.commits),
+            history.recent(self._length),
+            lag=lag,
+            now=now,
+            allowed=self._allowed,
+            is_alive=is_alive,
         )
         is_new = window.looks < LEAST_LOOKS
         # With few commits, "longer ago than the window is long" is next to nothing: wait for as many polls as fill one.
