@@ -1,4 +1,4 @@
-"""What is kept and passed on: history, changes of state, the webhook, the loop around it; readers that are no groups."""
+"""What is kept and passed on: history, changes of state, the webhook; readers that are no groups."""
 
 from __future__ import annotations
 

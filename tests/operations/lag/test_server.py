@@ -175,15 +175,15 @@ def test_a_client_that_drips_is_ended_by_its_deadline(server: LagServer) -> None
         assert time.monotonic() - began < 10
 
 
-def test_too_many_connections_are_refused_and_room_comes_back(server: LagServer) -> None:
-    idle = [socket.create_connection(("127.0.0.1", server.port), timeout=30) for _ in range(8)]
-    try:
-        # The ninth is closed at once; those that say nothing, by their deadline.
-        eventually(lambda: _refused(server) or True)
-        eventually(lambda: not _refused(server), "there is room again", seconds=20)
-    finally:
-        for connection in idle:
-            connection.close()
+def test_too_many_connections_are_refused_and_room_comes_back(source: _Source) -> None:
+    with LagServer("127.0.0.1", 0, latest=source.latest, deadline=3.0, most_connections=4) as server:
+        idle = [socket.create_connection(("127.0.0.1", server.port), timeout=30) for _ in range(4)]
+        try:
+            eventually(lambda: _refused(server), "the fifth is refused", seconds=2.5)
+            eventually(lambda: not _refused(server), "there is room again", seconds=20)
+        finally:
+            for connection in idle:
+                connection.close()
 
 
 def _refused(server: LagServer) -> bool:

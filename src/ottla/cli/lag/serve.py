@@ -40,7 +40,7 @@ def _address(text: str) -> tuple[str, int]:
     show_default=True,
     metavar="HOST:PORT",
     callback=parsed(_address),
-    help="Where to listen. There is no login: whoever reaches the port may read.",
+    help="Where to listen. There is no login: every client that reaches the port may read.",
 )
 @click.option("--every", type=Duration(1, 3_600), default="30s", show_default=True, help="How often to poll.")
 @click.option("--window", type=Integer(3, 1_000), default=10, show_default=True, help="Commits that states look at.")

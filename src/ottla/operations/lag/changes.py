@@ -1,7 +1,7 @@
 """Changes of a group's state that are worth an alert: those that last. Pure.
 
 Comes in: the groups of each poll. Goes out: changes. A state counts once as many polls in a row have seen it, so that a
-group which goes back and forth at the edge of a rule alerts nobody. A group that begins well is no change; one whose
+group which goes back and forth at the edge of a rule causes no alert. A group that begins well is no change; one whose
 state is unknown keeps the state it had.
 """
 

@@ -7,6 +7,7 @@ with an unknown state.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
@@ -46,6 +47,8 @@ class Evaluator:
         self._elsewhere: dict[tuple[_Key, TopicPartition], LogHistory] = {}
         self._last: dict[_Key, GroupLag] = {}
         self._polls = 0
+        self._times: deque[float] = deque(maxlen=length)
+        """Of the last polls, as many as a window has commits."""
 
     def restore(self, group: GroupSample, commits: Mapping[TopicPartition, Iterable[Commit]]) -> None:
         """Begin with what an earlier process saw of a group."""
@@ -56,6 +59,7 @@ class Evaluator:
     def observe(self, sample: Sample, *, missing: Mapping[_Key, str] | None = None) -> Snapshot:
         """Judge a poll. `missing` are groups that it could not see, and why: they stay, with an unknown state."""
         self._polls += 1
+        self._times.append(sample.at)
         replaced = {tp for tp, log in sample.logs.items() if self._history(tp).add(log, sample.at)}
         groups = [self._group(group, sample, replaced) for group in sample.groups]
         seen = {group.key for group in sample.groups}
@@ -216,7 +220,7 @@ class Evaluator:
             return State.OK, ""
         state = judge(
             tuple(window.commits),
-            history.recent(self._length),
+            history.since(self._times[0]),
             lag=lag,
             now=now,
             allowed=self._allowed,

@@ -1,7 +1,7 @@
 """Serves the last snapshot over HTTP: Burrow's interface, metrics for Prometheus, and rows as JSON.
 
 Requests come in, answers go out that are made from memory: no request ever asks Kafka. A client has a deadline for its
-whole connection, and only so many connections are open at a time; the others are closed at once. Nothing can be changed
+whole connection, and the number of open connections is limited; the others are closed at once. Nothing can be changed
 through it.
 """
 

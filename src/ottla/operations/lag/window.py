@@ -51,9 +51,9 @@ class LogHistory:
             self.starts.append((now, log.start))
         return is_other or is_shorter
 
-    def recent(self, count: int) -> list[int]:
-        """Return the ends of the last points."""
-        return [end for _, end in list(self._points)[-count:]]
+    def since(self, moment: float) -> list[int]:
+        """Return the ends that polls saw from then on."""
+        return [end for at, end in self._points if at >= moment]
 
     def seconds_behind(self, offset: int, now: float) -> float | None:
         """Return how long ago the log ended at `offset`, by interpolation; None before the first point."""
