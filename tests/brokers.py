@@ -24,6 +24,7 @@ BREAKING = frozenset(
         "tests/fetch/test_broken_brokers.py",
         "tests/jobs/test_archive_real.py",
         "tests/mirror/test_kills.py",
+        "tests/operations/lag/test_away.py",
         "tests/spooling/test_doubts.py",
         "tests/transactions/test_deaths.py",
     }

@@ -29,8 +29,12 @@ from ottla.operations.lag.values import GroupSample, GroupType, Log, Sample, Tim
 
 _PATIENCE = 3.0
 """Seconds to wait for a coordinator that is loading, or a leader that is being elected."""
+_STEP_SHARE = 0.25
+"""Of the time of a poll, for the answers of one step: a broker that is frozen must leave time for the next."""
 _HEADER_SHARE = 0.5
 """Of the time that is left, for headers."""
+_MOST_UNLISTED = 3
+"""Polls for which a group that no broker lists counts as moving."""
 _Key = tuple[str, str]
 
 
@@ -55,9 +59,11 @@ class Poller:
         self._clock = clock
         self._headers = HeaderReader(cluster, isolation=isolation)
         self._limits = Limits(cluster)
-        self._coordinators: dict[_Key, int] = {}
+        self._coordinators: dict[_Key, tuple[Broker, ListedGroup]] = {}
+        self._unlisted: dict[_Key, int] = {}
+        """In how many polls in a row no broker has listed a group that may be moving."""
         self.missing: dict[_Key, str] = {}
-        """The groups of earlier polls that the last one could not see, because their coordinator is away."""
+        """The groups of earlier polls that the last one could not see, and why."""
 
     def poll(
         self, *, others: Callable[[], Sequence[GroupSample]] | None = None, timeout: float | None = None
@@ -103,12 +109,14 @@ class Poller:
         attempts = self.cluster.attempts("reading groups", deadline.sooner(_PATIENCE))
         done: dict[str, GroupReading] = {}
         while True:
-            listed, away = list_groups(self.cluster, brokers, deadline=deadline, traffic=traffic)
+            limit = deadline.sooner(deadline.seconds * _STEP_SHARE)
+            listed, away = list_groups(self.cluster, brokers, deadline=limit, traffic=traffic)
             wanted = {
                 broker: [group for group in groups if self._is_wanted(group) and group.name not in done]
                 for broker, groups in listed.items()
             }
-            readings = read_groups(self.cluster, wanted, deadline=deadline, traffic=traffic)
+            limit = deadline.sooner(deadline.seconds * _STEP_SHARE)
+            readings = read_groups(self.cluster, wanted, deadline=limit, traffic=traffic)
             done |= {reading.group.name: reading for reading in readings if not _may_pass(reading.error)}
             passing = [reading for reading in readings if reading.group.name not in done]
             worries = [*(reading.error for reading in passing), *(e for e in away.values() if _may_pass(e))]
@@ -119,25 +127,42 @@ class Poller:
                     continue
                 except OttlaError:
                     done |= {reading.group.name: reading for reading in passing}
-            self._note_missing(listed, away)
+            self._note_missing(listed, away, deadline.sooner(deadline.seconds * _STEP_SHARE), traffic)
             return list(done.values()), away
 
     def _is_wanted(self, group: ListedGroup) -> bool:
         return shown_as(group, self._selection) is not None
 
-    def _note_missing(self, listed: Mapping[Broker, Iterable[ListedGroup]], away: Mapping[Broker, OttlaError]) -> None:
-        """Remember who coordinates what, and whom the brokers that are away coordinated."""
+    def _note_missing(
+        self,
+        listed: Mapping[Broker, Iterable[ListedGroup]],
+        away: Mapping[Broker, OttlaError],
+        deadline: Deadline,
+        traffic: Traffic,
+    ) -> None:
+        """Remember who coordinates what, and which groups of the last poll are merely out of sight.
+
+        A group that moves to another coordinator is listed by none of them for a moment. So its last coordinator is
+        asked for it: one that is not responsible any more says so, and a group that is gone has no offsets.
+        """
         now = {
-            _key(group, self._selection): broker.id
+            _key(group, self._selection): (broker, group)
             for broker, groups in listed.items()
             for group in groups
             if self._is_wanted(group)
         }
         reasons = {broker.id: f"its coordinator, {broker}, is away" for broker in away}
-        self.missing = {
-            key: reasons[node] for key, node in self._coordinators.items() if key not in now and node in reasons
-        }
-        self._coordinators = now | {key: self._coordinators[key] for key in self.missing}
+        unseen = {key: known for key, known in self._coordinators.items() if key not in now}
+        self.missing = {key: reasons[broker.id] for key, (broker, _) in unseen.items() if broker.id in reasons}
+        asked: dict[Broker, list[ListedGroup]] = {}
+        for key, (broker, group) in unseen.items():
+            if key not in self.missing and self._unlisted.get(key, 0) < _MOST_UNLISTED:
+                asked.setdefault(broker, []).append(group)
+        found = read_groups(self.cluster, asked, deadline=deadline, with_members=False, traffic=traffic)
+        moving = [_key(reading.group, self._selection) for reading in found if reading.error is not None]
+        self._unlisted = {key: self._unlisted.get(key, 0) + 1 for key in moving}
+        self.missing |= dict.fromkeys(moving, "it moves to another coordinator")
+        self._coordinators = now | {key: unseen[key] for key in self.missing}
 
     def _samples(self, readings: Iterable[GroupReading]) -> list[GroupSample]:
         samples = []
@@ -222,7 +247,8 @@ class Poller:
             leaders = _by_leader(left, metadata, {broker.id for broker in away})
             all_leaders |= {tp: broker for broker, epochs in leaders.items() for tp in epochs}
             requests = [(broker, epochs, at) for at in places for broker, epochs in leaders.items()]
-            answers = ask_leaders(self.cluster, requests, isolation=isolation, deadline=deadline, traffic=traffic)
+            limit = deadline.sooner(deadline.seconds * _STEP_SHARE)
+            answers = ask_leaders(self.cluster, requests, isolation=isolation, deadline=limit, traffic=traffic)
             errors: Errors = {}
             for number, ((broker, _, _), (listed, refused)) in enumerate(zip(requests, answers, strict=True)):
                 found[number // max(1, len(leaders))].update(listed)
