@@ -19,7 +19,7 @@ from ottla.net.metadata import Broker
 from ottla.net.pending import Pending
 from ottla.wire import messages
 
-Build = Callable[[VersionOf], messages.Message]
+Build = Callable[[VersionOf], messages.Message | messages.Encoded]
 Answers = dict[Broker, Any]
 """A response, or the `NetworkError` instead of it."""
 
@@ -52,10 +52,12 @@ def ask_all(
     *,
     deadline: Deadline,
     traffic: Traffic | None = None,
+    read: Callable[[Pending], Any] = Pending.response,
 ) -> list[Any]:
     """Return the response to each request, or the `OttlaError` instead of it, in the order of the requests.
 
-    A broker may get several requests. Once one has failed to connect, its other requests fail at once. Does not retry.
+    `read` turns a completed request into its response. A broker may get several requests. Once one has failed to
+    connect, its other requests fail at once. Does not retry.
     """
     limit = deadline.sooner(cluster.timeouts.request)
     responses: list[Any] = [None] * len(requests)
@@ -75,7 +77,7 @@ def ask_all(
     # All requests are on their way before the first response is awaited.
     for number, request in pending:
         try:
-            responses[number] = request.response()
+            responses[number] = read(request)
             count(traffic, request)
         except OttlaError as exc:
             responses[number] = exc

@@ -18,8 +18,9 @@ from ottla.model import Isolation, OffsetRange, TopicPartition
 from ottla.net.cluster import Cluster, Refresh, VersionOf
 from ottla.net.deadline import Deadline
 from ottla.net.metadata import Broker
+from ottla.net.pending import Pending
 from ottla.net.targets import LeaderOf
-from ottla.wire import messages
+from ottla.wire.messages import Encoded
 
 Offsets = dict[TopicPartition, OffsetAt]
 Errors = dict[TopicPartition, OttlaError]
@@ -125,12 +126,14 @@ def ask_leaders(
     """Ask each broker once, all at the same time. Returns, for each request, the offsets found and the other errors."""
     limit = deadline.sooner(cluster.timeouts.request)
 
-    def build(version_of: VersionOf, *, epochs: Epochs, at: At) -> messages.Message:
+    def build(version_of: VersionOf, *, epochs: Epochs, at: At) -> Encoded:
         return offsets.build_list(version_of, epochs, at=at, isolation=isolation, seconds=limit.remaining())
 
     builds = [(broker, partial(build, epochs=epochs, at=at)) for broker, epochs, at in requests]
     results: list[tuple[Offsets, Errors]] = []
-    for (_, epochs, _), answer in zip(requests, ask_all(cluster, builds, deadline=limit, traffic=traffic), strict=True):
+    for (_, epochs, _), answer in zip(
+        requests, ask_all(cluster, builds, deadline=limit, traffic=traffic, read=Pending.result), strict=True
+    ):
         if isinstance(network_only(answer), NetworkError):
             results.append(({}, dict.fromkeys(epochs, answer)))
         else:
