@@ -19,10 +19,28 @@ from ottla.admin import Admin
 from ottla.cluster import LocalCluster
 from ottla.engines.fleet.kafka_memory import memory_group
 from ottla.errors import BrokerError, ErrorCode
+from ottla.jobs.mirror_link import Link
+from ottla.jobs.mirror_status import Lag, PartitionStatus, ProcessNote, publish
+from ottla.jobs.mirrors import mirror
+from ottla.mirror.journal import Journal
+from ottla.mirror.rules import Policy
 from ottla.model import Isolation, TopicPartition
 from ottla.net import Cluster
 from ottla.net.targets import CoordinatorKind, CoordinatorOf
-from ottla.operations.lag import Evaluator, GroupType, LagRow, Method, Poller, Selection, Snapshot, State, Status, poll
+from ottla.operations.lag import (
+    Evaluator,
+    GroupLag,
+    GroupType,
+    LagRow,
+    Method,
+    Poller,
+    Selection,
+    Snapshot,
+    State,
+    Status,
+    poll,
+)
+from ottla.operations.lag.sources import Mirrors
 from ottla.wire import messages
 
 pytestmark = pytest.mark.broker
@@ -363,3 +381,42 @@ def test_the_number_of_requests_does_not_depend_on_the_number_of_groups(
 
     # To three brokers: ListGroups, OffsetFetch, and ListOffsets for both ends.
     assert requests(40) <= 3 * 4
+
+
+def test_mirrors_are_shown_by_their_journal(kafka: LocalCluster, admin: Admin, cluster: Cluster) -> None:
+    topic = _topic(admin, "lag-mirrored")
+    _write(kafka, topic, [0, 1, 2])
+    link = Link(
+        source=kafka.bootstrap,
+        target=kafka.bootstrap,
+        topics=(topic,),
+        name="lag-link",
+        rename="copy.{topic}",
+        rules=Policy(patience=20.0),
+        replicas=1,
+        journal="lag-mirror-journal",
+    )
+    mirror(link)
+    poller = Poller(cluster, selection=Selection(frozenset(["nothing"])))
+
+    def look() -> GroupLag:
+        (group,) = Evaluator().observe(poller.poll(others=lambda: mirrors.read(now=time.time()))).groups
+        return group
+
+    with contextlib.closing(Mirrors(cluster, journal="lag-mirror-journal")) as mirrors:
+        group = look()
+        assert (group.name, group.type) == ("lag-link", GroupType.MIRROR)
+        # How far the source is, only a process that runs can say.
+        assert [(row.topic, row.committed, row.end, row.state) for row in group.rows] == [
+            (topic, 3, None, State.UNKNOWN)
+        ]
+        at = TopicPartition(topic, 0)
+        status = PartitionStatus(at, TopicPartition(f"copy.{topic}", 0), 3, 8, Lag(5, None, 7.5))
+        with contextlib.closing(Journal(cluster, link="lag-link", topic="lag-mirror-journal")) as journal:
+            publish(journal, ProcessNote("host", 1, 0.0, time.time(), "running", kafka.bootstrap), [status])
+            (row,) = look().rows
+            assert (row.lag_records, row.lag_seconds, row.method) == (5, 7.5, Method.EXACT)
+            publish(journal, ProcessNote("host", 1, 0.0, time.time() - 100, "running", kafka.bootstrap), [status])
+        assert look().error == "its process has been silent for a minute"
+    with contextlib.closing(Mirrors(cluster, journal="lag-no-journal")) as mirrors:
+        assert mirrors.read(now=time.time()) == []

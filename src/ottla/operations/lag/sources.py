@@ -105,16 +105,20 @@ class Mirrors:
                 journal = self._open[name] = Journal(self._cluster, link=name, topic=self._journal)
                 self._resources.callback(journal.close)
             status = read_status(journal, self._cluster, source=None, now=now)
-            partitions = [each for each in status.partitions if each.source_end is not None or each.position]
+            partitions = status.partitions
+            # Where the source's logs end is known from a process that runs, and from nowhere else.
+            is_running = status.state == "running"
+            ended = [each for each in partitions if is_running and each.source_end is not None]
             samples.append(
                 GroupSample(
                     name,
                     GroupType.MIRROR,
                     status.state,
                     committed={each.source: each.position for each in partitions},
-                    ends={each.source: max(each.position, each.source_end or 0) for each in partitions},
-                    seconds={each.source: each.lag.seconds for each in partitions if each.lag.seconds is not None},
-                    is_alive=status.state == "running",
+                    ends={each.source: max(each.position, each.source_end or 0) for each in ended},
+                    seconds={each.source: each.lag.seconds for each in ended if each.lag.seconds is not None},
+                    is_alive=is_running,
+                    error="its process has been silent for a minute" if status.state == "stale" else None,
                 )
             )
         return samples
