@@ -16,6 +16,7 @@ from typing import Any
 from ottla.admin import Admin, OffsetSpec
 from ottla.admin.all_brokers import Traffic
 from ottla.admin.group_admin import GroupAdmin
+from ottla.cli.lag.options import rare_collections
 from ottla.model import TopicPartition
 from ottla.net import Cluster
 from ottla.net.connection import Connection
@@ -81,7 +82,7 @@ def main() -> None:
     request: dict[str, Any] = json.loads(sys.stdin.read())
     traffic = _counted()
     looks = []
-    with Cluster(request["bootstrap"]) as cluster:
+    with Cluster(request["bootstrap"]) as cluster, rare_collections():  # as the commands have them
         look = WAYS[request["way"]](cluster)
         for _ in range(_WARM + request["looks"]):
             before = (traffic.requests, traffic.size_bytes)

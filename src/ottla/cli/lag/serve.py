@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from ottla.cli.errors import UsageError
-from ottla.cli.lag.options import make_poller, make_readers, reading_options
+from ottla.cli.lag.options import make_poller, make_readers, rare_collections, reading_options
 from ottla.cli.options.connection import with_admin
 from ottla.cli.options.types import Duration, Integer, parsed
 from ottla.cli.terminal.interruption import Interrupted, Interruption
@@ -111,7 +111,7 @@ def serve(
     from ottla.operations.lag.watcher import Poster, Watcher
 
     cluster = admin.cluster
-    with ExitStack() as resources:
+    with ExitStack() as resources, rare_collections():
         try:
             poster = None if webhook is None else resources.enter_context(Poster(webhook))
         except ConfigError as error:

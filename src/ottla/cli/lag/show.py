@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import click
 
 from ottla.cli.errors import CommandFailed, Incomplete, UsageError
-from ottla.cli.lag.options import groups_argument, make_poller, make_readers, reading_options
+from ottla.cli.lag.options import groups_argument, make_poller, make_readers, rare_collections, reading_options
 from ottla.cli.lag.view import snapshot_text
 from ottla.cli.options.common import json_option
 from ottla.cli.options.connection import with_admin
@@ -85,7 +85,7 @@ def show(
     from ottla.operations.lag.evaluate import Evaluator
     from ottla.operations.lag.watcher import Watcher
 
-    with ExitStack() as resources:
+    with ExitStack() as resources, rare_collections():
         poller = make_poller(
             admin.cluster, groups=groups, topics=topics, with_internal=with_internal, isolation=isolation
         )

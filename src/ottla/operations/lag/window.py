@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import uuid
 from bisect import bisect_right
-from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from ottla.operations.lag.values import Commit, Log
 
@@ -23,13 +22,14 @@ _ENDS = 32
 class LogHistory:
     """Where one log began and ended, and when."""
 
-    __slots__ = ("_points", "starts", "topic_id")
+    __slots__ = ("_points", "_starts", "topic_id")
 
+    # Lists, because there are tens of thousands of histories, and an empty deque takes 600 bytes.
     def __init__(self) -> None:
         self.topic_id: uuid.UUID | None = None
-        self.starts: deque[tuple[float, int]] = deque(maxlen=2)
+        self._starts: list[tuple[float, int]] = []
         """The first start that was seen, and the last one."""
-        self._points: deque[tuple[float, int]] = deque(maxlen=_ENDS)
+        self._points: list[tuple[float, int]] = []
 
     def add(self, log: Log, now: float) -> bool:
         """Remember a log. Returns whether it is another log than before, or an older copy: then all else is void."""
@@ -39,16 +39,17 @@ class LogHistory:
         is_shorter = bool(self._points) and log.end < self._points[-1][1]
         if is_other or is_shorter:
             self._points.clear()
-            self.starts.clear()
+            self._starts.clear()
         self.topic_id = log.topic_id or self.topic_id
         points = self._points
         if len(points) > 1 and points[-1][1] == points[-2][1] == log.end:
             points.pop()  # a flat run is its first and its last point
+        elif len(points) == _ENDS:
+            del points[0]
         points.append((now, log.end))
         if log.start is not None:
-            if len(self.starts) > 1:
-                self.starts.pop()
-            self.starts.append((now, log.start))
+            del self._starts[1:]
+            self._starts.append((now, log.start))
         return is_other or is_shorter
 
     def since(self, moment: float) -> list[int]:
@@ -57,7 +58,7 @@ class LogHistory:
 
     def seconds_behind(self, offset: int, now: float) -> float | None:
         """Return how long ago the log ended at `offset`, by interpolation; None before the first point."""
-        points = list(self._points)
+        points = self._points
         if not points or points[-1][1] <= offset:
             return 0.0 if points else None
         if points[0][1] > offset:
@@ -73,33 +74,29 @@ class LogHistory:
 
     def start_growth(self) -> float | None:
         """Return by how many offsets a second the start of the log moves, None with less than two points."""
-        return _rate(self.starts)
+        return _rate(self._starts)
 
 
 class Window:
     """What polls saw of a group in a partition."""
 
-    __slots__ = ("commits", "first_at", "looks")
+    __slots__ = ("commits", "length", "looks")
 
     def __init__(self, length: int = LENGTH) -> None:
-        self.commits: deque[Commit] = deque(maxlen=length)
-        self.first_at: float | None = None
-        """When it was first seen."""
+        self.length = length
+        self.commits: tuple[Commit, ...] = ()
         self.looks = 0
         """How many polls have seen it."""
 
     def add(self, offset: int, lag: int | None, now: float, *, is_alive: bool) -> None:
         """Add what a poll saw."""
         self.looks += 1
-        if self.first_at is None:
-            self.first_at = now
         if not self.commits or is_alive or self.commits[-1].offset != offset:
-            self.commits.append(Commit(now, offset, lag))
+            self.commits = (*self.commits[1 - self.length :], Commit(now, offset, lag))
 
     def clear(self) -> None:
         """Forget everything: it is another log."""
-        self.commits.clear()
-        self.first_at, self.looks = None, 0
+        self.commits, self.looks = (), 0
 
     def restore(self, commits: Iterable[Commit]) -> None:
         """Begin with commits that an earlier process saw, oldest first."""
@@ -109,7 +106,7 @@ class Window:
     @property
     def complete(self) -> float:
         """The share of the window that is filled."""
-        return len(self.commits) / (self.commits.maxlen or 1)
+        return len(self.commits) / self.length
 
     def consumption(self, now: float) -> float | None:
         """Return records a second, up to now; None if it was seen once, or went back."""
@@ -121,7 +118,7 @@ class Window:
         return (last.offset - first.offset) / (now - first.at)
 
 
-def _rate(points: deque[tuple[float, int]]) -> float | None:
+def _rate(points: Sequence[tuple[float, int]]) -> float | None:
     if len(points) < 2:
         return None
     (first_at, first), (last_at, last) = points[0], points[-1]
