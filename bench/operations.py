@@ -28,7 +28,6 @@ GOALS: Goals = {
     "lag_seconds": ("<=", 2.0),
     "lag_memory_mb": ("<=", 150.0),
     "lag_requests": ("<=", 60.0),
-    "seconds_vs_one_by_one": ("<=", 0.2),
 }
 MODULE = "bench.peers.operations"
 _WAYS = ("lag", "without_times", "one_by_one")
