@@ -8,13 +8,14 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from bench import audit, consume, fleet, harness, mirror, produce, scale, spark, start, wire
+from bench import audit, consume, fleet, harness, mirror, operations, produce, scale, spark, start, wire
 
 BENCHES: dict[str, tuple[Callable[[harness.Effort], dict[str, Any]], Callable[[dict[str, Any]], str]]] = {
     "audit": (audit.run, audit.table),
     "consume": (consume.run, consume.table),
     "fleet": (fleet.run, fleet.table),
     "mirror": (mirror.run, mirror.table),
+    "operations": (operations.run, operations.table),
     "produce": (produce.run, produce.table),
     "scale": (scale.run, scale.table),
     "spark": (spark.run, spark.table),

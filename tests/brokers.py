@@ -26,6 +26,7 @@ BREAKING = frozenset(
         "tests/mirror/test_kills.py",
         "tests/mirror/test_unclean.py",
         "tests/operations/health/test_broken_clusters.py",
+        "tests/operations/lag/test_away.py",
         "tests/spooling/test_doubts.py",
         "tests/transactions/test_deaths.py",
     }

@@ -1,12 +1,14 @@
-"""Requests to every broker of a cluster: returns each response, or waits until all brokers agree.
+"""Requests to many brokers at once: returns each response, or waits until all brokers agree.
 
-Comes in: a cluster and a function that builds the request. Goes out: each broker's response or error. All brokers are
-asked at the same time, over the cluster's shared connections. It must not know any API.
+Comes in: a cluster, brokers, and a function that builds the request of each. Goes out: each broker's response or error.
+All requests are sent before the first response is awaited, over the cluster's shared connections. It must not know any
+API.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from ottla.errors import BrokerError, NetworkError, OttlaError
@@ -17,29 +19,76 @@ from ottla.net.metadata import Broker
 from ottla.net.pending import Pending
 from ottla.wire import messages
 
-Build = Callable[[VersionOf], messages.Message]
+Build = Callable[[VersionOf], messages.Message | messages.Encoded]
 Answers = dict[Broker, Any]
 """A response, or the `NetworkError` instead of it."""
 
 
+@dataclass(slots=True)
+class Traffic:
+    """How many requests were sent, and how large the responses were."""
+
+    requests: int = 0
+    size_bytes: int = 0
+
+
 def ask_each(cluster: Cluster, brokers: Iterable[Broker], build: Build, *, deadline: Deadline) -> Answers:
-    """Return the response of each broker, or its `NetworkError`. Does not retry."""
+    """Return the response of each broker, or its `NetworkError`. Does not retry. Raises any other error."""
+    asked = list(brokers)
+    answers = ask_all(cluster, [(broker, build) for broker in asked], deadline=deadline)
+    return {broker: network_only(answer) for broker, answer in zip(asked, answers, strict=True)}
+
+
+def network_only(answer: Any) -> Any:
+    """Return a response or a `NetworkError`. Raises any other error."""
+    if isinstance(answer, OttlaError) and not isinstance(answer, NetworkError):
+        raise answer
+    return answer
+
+
+def ask_all(
+    cluster: Cluster,
+    requests: Sequence[tuple[Broker, Build]],
+    *,
+    deadline: Deadline,
+    traffic: Traffic | None = None,
+    read: Callable[[Pending], Any] = Pending.response,
+) -> list[Any]:
+    """Return the response to each request, or the `OttlaError` instead of it, in the order of the requests.
+
+    `read` turns a completed request into its response. A broker may get several requests. Once one has failed to
+    connect, its other requests fail at once. Does not retry.
+    """
     limit = deadline.sooner(cluster.timeouts.request)
-    responses: Answers = {}
-    requests: list[tuple[Broker, Pending]] = []
-    for broker in brokers:
+    responses: list[Any] = [None] * len(requests)
+    pending: list[tuple[int, Pending]] = []
+    unreachable: dict[int, NetworkError] = {}
+    for number, (broker, build) in enumerate(requests):
+        if broker.id in unreachable:
+            responses[number] = unreachable[broker.id]
+            continue
         try:
             connection = cluster.connection(broker, deadline=deadline)
-            requests.append((broker, connection.submit_message(build(connection.version), deadline=limit)))
+            pending.append((number, connection.submit_message(build(connection.version), deadline=limit)))
         except NetworkError as exc:
-            responses[broker] = exc
+            responses[number] = unreachable[broker.id] = exc
+        except OttlaError as exc:  # the broker is too old for this request
+            responses[number] = exc
     # All requests are on their way before the first response is awaited.
-    for broker, pending in requests:
+    for number, request in pending:
         try:
-            responses[broker] = pending.response()
-        except NetworkError as exc:
-            responses[broker] = exc
+            responses[number] = read(request)
+            count(traffic, request)
+        except OttlaError as exc:
+            responses[number] = exc
     return responses
+
+
+def count(traffic: Traffic | None, request: Pending) -> None:
+    """Add a request that was answered."""
+    if traffic is not None:
+        traffic.requests += 1
+        traffic.size_bytes += len(request.result())
 
 
 def await_everywhere(

@@ -131,7 +131,11 @@ def build_describe_classic(version_of: VersionOf, group: str) -> messages.Messag
 
 def read_describe_classic(response: Any) -> GroupDescription:
     """Return the group. Older brokers report a group that does not exist as dead."""
-    row = response.groups[0]
+    return classic_group(response.groups[0])
+
+
+def classic_group(row: Any) -> GroupDescription:
+    """Return one group of a DescribeGroups response. Raises its `BrokerError`."""
     code = row.error_code
     if code is ErrorCode.none and row.group_state == _DEAD:
         code = ErrorCode.group_id_not_found
@@ -154,7 +158,11 @@ def build_describe_consumer(version_of: VersionOf, group: str) -> messages.Messa
 
 def read_describe_consumer(response: Any) -> GroupDescription:
     """Return the group. Raises GROUP_ID_NOT_FOUND also if it uses another protocol."""
-    row = response.groups[0]
+    return consumer_group(response.groups[0])
+
+
+def consumer_group(row: Any) -> GroupDescription:
+    """Return one group of a ConsumerGroupDescribe response. Raises its `BrokerError`."""
     if row.error_code is not ErrorCode.none:
         raise BrokerError(row.error_code, f"describing group {row.group_id}", row.error_message)
     members = tuple(map(_consumer_member, row.members))

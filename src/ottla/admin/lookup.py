@@ -7,17 +7,20 @@ Comes in: partitions and a place. Goes out: an offset for each. Only partitions 
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
+from functools import partial
 
 from ottla.admin import offsets
+from ottla.admin.all_brokers import Traffic, ask_all, network_only
 from ottla.admin.offsets import At, OffsetAt, OffsetSpec
 from ottla.errors import BrokerError, NetworkError, OttlaError
 from ottla.model import Isolation, OffsetRange, TopicPartition
-from ottla.net.cluster import Cluster, Refresh
+from ottla.net.cluster import Cluster, Refresh, VersionOf
 from ottla.net.deadline import Deadline
 from ottla.net.metadata import Broker
 from ottla.net.pending import Pending
 from ottla.net.targets import LeaderOf
+from ottla.wire.messages import Encoded
 
 Offsets = dict[TopicPartition, OffsetAt]
 Errors = dict[TopicPartition, OttlaError]
@@ -126,31 +129,43 @@ def _by_leader(cluster: Cluster, partitions: Collection[TopicPartition], deadlin
     return groups
 
 
+def ask_leaders(
+    cluster: Cluster,
+    requests: Sequence[tuple[Broker, Epochs, At]],
+    *,
+    isolation: Isolation,
+    deadline: Deadline,
+    traffic: Traffic | None = None,
+) -> list[tuple[Offsets, Errors]]:
+    """Ask each broker once, all at the same time. Returns, for each request, the offsets found and the other errors."""
+    limit = deadline.sooner(cluster.timeouts.request)
+
+    def build(version_of: VersionOf, *, epochs: Epochs, at: At) -> Encoded:
+        return offsets.build_list(version_of, epochs, at=at, isolation=isolation, seconds=limit.remaining())
+
+    builds = [(broker, partial(build, epochs=epochs, at=at)) for broker, epochs, at in requests]
+    results: list[tuple[Offsets, Errors]] = []
+    for (_, epochs, _), answer in zip(
+        requests, ask_all(cluster, builds, deadline=limit, traffic=traffic, read=Pending.result), strict=True
+    ):
+        if isinstance(network_only(answer), NetworkError):
+            results.append(({}, dict.fromkeys(epochs, answer)))
+        else:
+            listed, refused = offsets.read_list(answer, epochs)
+            results.append((listed, dict(refused)))
+    return results
+
+
 def _ask_leaders(
     cluster: Cluster, groups: Mapping[Broker, Epochs], at: At, isolation: Isolation, deadline: Deadline
 ) -> tuple[Offsets, Errors]:
     """Return the offsets found, and the errors of the other partitions."""
-    limit = deadline.sooner(cluster.timeouts.request)
     results: Offsets = {}
     errors: Errors = {}
-    requests: list[tuple[Pending, Epochs]] = []
-    for broker, epochs in groups.items():
-        try:
-            connection = cluster.connection(broker, deadline=deadline)
-            message = offsets.build_list(
-                connection.version, epochs, at=at, isolation=isolation, seconds=limit.remaining()
-            )
-            requests.append((connection.submit_message(message, deadline=limit), epochs))
-        except NetworkError as exc:
-            errors.update(dict.fromkeys(epochs, exc))
-    for pending, epochs in requests:
-        try:
-            listed, refused = offsets.read_list(pending.response(), epochs)
-        except NetworkError as exc:
-            errors.update(dict.fromkeys(epochs, exc))
-        else:
-            results.update(listed)
-            errors.update(refused)
+    requests = [(broker, epochs, at) for broker, epochs in groups.items()]
+    for listed, refused in ask_leaders(cluster, requests, isolation=isolation, deadline=deadline):
+        results.update(listed)
+        errors.update(refused)
     return results, errors
 
 

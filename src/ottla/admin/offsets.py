@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from datetime import UTC, datetime, timedelta
 from enum import Enum
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from ottla.errors import BrokerError, ErrorCode, InputError, UnsupportedFormat
 from ottla.model import Isolation, TopicPartition
 from ottla.net.connection import VersionOf
-from ottla.wire import messages
+from ottla.wire import list_offsets
+from ottla.wire.messages import Encoded
 
 LIST_OFFSETS = 2
 _LAST_TIME = (1 << 63) - 1
@@ -80,43 +81,40 @@ def build_list(
     at: At,
     isolation: Isolation,
     seconds: float,
-) -> messages.Message:
+) -> Encoded:
     """Build a ListOffsets request for partitions of one leader, each with its known leader epoch (-1: unknown)."""
     version = version_of(LIST_OFFSETS)
     lowest = _LOWEST_VERSION.get(at, 0) if isinstance(at, OffsetSpec) else 0
-    if version < lowest:
+    if version < max(lowest, list_offsets.LOWEST_VERSION):
+        lowest = max(lowest, list_offsets.LOWEST_VERSION)
         raise UnsupportedFormat(
             f"listing offsets for {at} needs ListOffsets version {lowest}, the broker has {version}"
         )
     timestamp = wire_timestamp(at)
-    topics: dict[str, list[dict[str, Any]]] = {}
+    topics: dict[str, list[tuple[int, int]]] = {}
     for (topic, index), epoch in partitions.items():
-        row = {"partition_index": index, "current_leader_epoch": epoch, "timestamp": timestamp}
-        topics.setdefault(topic, []).append(row)
-    fields = {
-        "replica_id": -1,
-        "isolation_level": isolation.value,
-        "topics": [{"name": name, "partitions": rows} for name, rows in topics.items()],
-        "timeout": timedelta(seconds=seconds),
-    }
-    message: messages.Message = messages.compose(messages.request_type(LIST_OFFSETS, version), fields)
-    return message
+        topics.setdefault(topic, []).append((index, epoch))
+    body = list_offsets.list_request(
+        topics, version=version, timestamp=timestamp, isolation=isolation, timeout_ms=round(seconds * 1000)
+    )
+    return Encoded(LIST_OFFSETS, version, body)
 
 
 def read_list(
-    response: Any, requested: Collection[TopicPartition]
+    body: memoryview, requested: Collection[TopicPartition]
 ) -> tuple[dict[TopicPartition, OffsetAt], dict[TopicPartition, BrokerError]]:
-    """Return the offsets found, and the error of each other requested partition."""
+    """Return the offsets found, and the error of each other requested partition. Raises `WireError` if malformed."""
     results: dict[TopicPartition, OffsetAt] = {}
     errors: dict[TopicPartition, BrokerError] = {}
-    for topic in response.topics:
-        for row in topic.partitions:
-            tp = TopicPartition(topic.name, int(row.partition_index))
-            if row.error_code is not ErrorCode.none:
-                errors[tp] = BrokerError(row.error_code, f"listing offsets of {tp}")
-            else:
-                results[tp] = OffsetAt(int(row.offset), int(row.timestamp), int(getattr(row, "leader_epoch", -1)))
-    for tp in requested:
-        if tp not in results and tp not in errors:
-            errors[tp] = BrokerError(ErrorCode.unknown_server_error, f"listing offsets of {tp}", "not in the response")
+    for row in list_offsets.list_response(body):
+        tp = TopicPartition(row.topic, row.partition)
+        if row.error_code:
+            errors[tp] = BrokerError(row.error_code, f"listing offsets of {tp}")
+        else:
+            results[tp] = OffsetAt(row.offset, row.timestamp, row.leader_epoch)
+    if len(results) < len(requested):
+        for tp in requested:
+            if tp not in results and tp not in errors:
+                what = f"listing offsets of {tp}"
+                errors[tp] = BrokerError(ErrorCode.unknown_server_error, what, "not in the response")
     return results, errors

@@ -39,6 +39,7 @@ COMMANDS = {
     ),
     "groups": Entry("ottla.cli.groups.commands", "List, describe, reset and delete consumer groups."),
     "health": Entry("ottla.cli.health.commands", "Say what is wrong with a cluster, and probe every broker."),
+    "lag": Entry("ottla.cli.lag.commands", "Show how far groups are behind, in records and in seconds."),
     "lake": Entry("ottla.cli.lake", "Show, verify and repair archives."),
     "mirror": Entry("ottla.cli.mirror.commands", "Mirror topics to another cluster, exactly once."),
     "produce": Entry("ottla.cli.produce.command", "Send lines or JSON from files or stdin to a topic."),

@@ -204,7 +204,7 @@ class Connection:
 
     def submit_message(
         self,
-        message: messages.Message,
+        message: messages.Message | messages.Encoded,
         *,
         deadline: Deadline,
         answered: Answered | None = None,

@@ -17,6 +17,7 @@ from ottla.wire import entities, layouts
 from ottla.wire.entity_writer import write_entity
 
 __all__ = [
+    "Encoded",
     "Message",
     "api_key",
     "api_name",
@@ -47,6 +48,18 @@ class Message(Protocol):
     __flexible__: ClassVar[bool]
 
 
+class Encoded:
+    """A request whose body was written elsewhere."""
+
+    __slots__ = ("__api_key__", "__flexible__", "__version__", "body")
+
+    def __init__(self, api_key: int, version: int, body: bytes) -> None:
+        self.__api_key__ = api_key
+        self.__version__ = version
+        self.__flexible__ = is_flexible(api_key, version)
+        self.body = body
+
+
 def encode_request(message: Message, *, correlation_id: int, client_id: str | None) -> bytes:
     """Encode request header and body, without the frame size. Raises `WireError` like `encode_body`."""
     header = request_header(
@@ -55,8 +68,10 @@ def encode_request(message: Message, *, correlation_id: int, client_id: str | No
     return header + encode_body(message)
 
 
-def encode_body(message: Message) -> bytes:
+def encode_body(message: Message | Encoded) -> bytes:
     """Encode the body alone. Raises `WireError`, naming the message, if a value does not fit its field."""
+    if isinstance(message, Encoded):
+        return message.body
     try:
         return write_entity(message)
     except Exception as exc:

@@ -1,0 +1,1 @@
+"""Lag: what polls see, and what it means."""
