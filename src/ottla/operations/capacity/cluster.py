@@ -260,7 +260,7 @@ def _limits(sheet: Sheet) -> tuple[Limit, ...]:
         ("partitions", "partitions per broker", Unit.COUNT, "replicas", "most_partitions", _NOTES),
         (
             "cpu",
-            "broker processors",
+            "broker CPU",
             Unit.CORES,
             "(write_rate * replication + (write_rate * (replication - 1) + read_rate) / 4) / core_rate",
             "cores * cpu_share",

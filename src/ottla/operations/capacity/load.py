@@ -21,14 +21,14 @@ _LEAST_LINK = 125_000.0
 _SHARE = (0.01, 1.0)
 
 
-def _check(name: str, value: float, lowest: float, highest: float, advice: str = "") -> None:
+def _check(name: str, value: object, lowest: float, highest: float, advice: str = "") -> None:
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         raise ConfigError(f"{name} must be a number, got {value!r}")
     if not lowest <= value <= highest:
         raise ConfigError(f"{name} must be from {lowest:,g} to {highest:,g}, got {value:,g}{advice and ': ' + advice}")
 
 
-def _check_whole(name: str, value: int, lowest: int, highest: int, advice: str = "") -> None:
+def _check_whole(name: str, value: object, lowest: int, highest: int, advice: str = "") -> None:
     if not isinstance(value, int) or isinstance(value, bool):
         raise ConfigError(f"{name} must be a whole number, got {value!r}")
     _check(name, value, lowest, highest, advice)
@@ -69,7 +69,7 @@ class Load:
         _check_whole("topics", self.topics, 1, 1_000_000)
         _check_whole("members", self.members, 1, 1_000_000)
         if self.lagging > self.groups:
-            raise ConfigError(f"{self.lagging} lagging groups of {self.groups}: there cannot be more than there are groups")
+            raise ConfigError(f"{self.lagging} lagging groups of {self.groups}: there cannot be more than groups")
 
     @property
     def bytes_per_second(self) -> float:

@@ -48,22 +48,27 @@ _BENCH = "bench/results, two cores of an AMD EPYC, the slowest run"
 _TEXT = "Confluent's text on choosing partitions: tens of MB/s for a partition; the low end"
 
 
+PRODUCER = _through(300.9, 1242.3, f"{_BENCH}: send_many, acks=all")
+CONSUMER = _through(134.6, 776.7, f"{_BENCH}: Consumer, without the program's own work")
+ARCHIVE = _through(755.7, 6020.3, f"{_BENCH}: archive without Spark, both cores counted")
+MIRROR = Cost(0.0, 1.198e-9, f"{_BENCH}: mirror, zstd, per byte of the log")
+_GOOGLE = "Google's sizing page for managed Kafka: 20 MB/s written per core, reading costs a quarter"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rates:
     """Everything that a plan takes from measurements. The defaults are conservative."""
 
-    producer: Cost = _through(300.9, 1242.3, f"{_BENCH}: send_many, acks=all")
-    consumer: Cost = _through(134.6, 776.7, f"{_BENCH}: Consumer, without the program's own work")
-    mirror: Cost = Cost(0.0, 1.198e-9, f"{_BENCH}: mirror, zstd, per byte of the log")
-    archive: Cost = _through(755.7, 6020.3, f"{_BENCH}: archive without Spark, both cores counted")
+    producer: Cost = PRODUCER
+    consumer: Cost = CONSUMER
+    mirror: Cost = MIRROR
+    archive: Cost = ARCHIVE
     partition_in: Figure = Figure(10e6, _TEXT)
     """Bytes per second that one partition takes."""
     partition_out: Figure | None = None
     """Bytes per second that one consumer reads; None for what its link carries."""
     consumer_link: Figure = Figure(125e6, "a consumer on a link of 1 Gbit/s")
-    broker_core: Figure = Figure(
-        20e6, "Google's sizing page for managed Kafka: 20 MB/s written per core, reading costs a quarter"
-    )
+    broker_core: Figure = Figure(20e6, _GOOGLE)
 
     def with_report(self, report: Mapping[str, Any], name: str) -> Rates:
         """Return the rates with those of a report of `ottla perf`. Raises `ConfigError` if it is none."""

@@ -21,7 +21,7 @@ _OPERATIONS: dict[type[ast.operator], Callable[[float, float], float]] = {
     ast.Div: operator.truediv,
 }
 _ROUNDING = 1e-9
-"""A share by which a quotient may exceed a whole number and still count as it: sums of decimal fractions are inexact."""
+"""A share by which a quotient may exceed a whole number and still count as it: fractions are inexact."""
 
 
 class Unit(Enum):
