@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 _DAY = 86400.0
-_SIZE = "1kB"
+_SIZE_BYTES = 1000
 _SPELLED = {"bytes_rate": "bytes", "groups": "consumers", "site_groups": "site-consumers"}
 _OF_SITES = ("site_retention", "site_replication", "site_groups", "site_link")
 
@@ -128,10 +128,13 @@ def _load(get: _Texts, found: Observed | None) -> Load:
     messages, size_rate = get.parsed("messages", parse_record_rate), get.parsed("bytes_rate", parse_byte_rate)
     if (messages is None) == (size_rate is None):
         raise UsageError("the load is missing: pass either --messages or --bytes, or --config FILE, or --measure")
-    size = get.parsed("size", parse_size) or parse_size(_SIZE)
+    given_size = get.parsed("size", parse_size)
+    size = _SIZE_BYTES if given_size is None else given_size
     if size_rate is not None:
         if "compression" in get:
             raise UsageError("--compression is for --messages: --bytes are what is in the log, compressed")
+        if size < 1:
+            raise UsageError("--size: a record has at least one byte")
         return Load(records_per_second=size_rate / size, record_bytes=size, stored_record_bytes=size, **shared)
     assert messages is not None
     compression = get.parsed("compression", _decimal)

@@ -27,13 +27,11 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ottla.cli.perf.running import Run
+    from ottla.config import Security
     from ottla.jobs.brokers import Brokers
     from ottla.model import OffsetRange
     from ottla.operations.perf.meter import Measured
     from ottla.operations.perf.workload import Workload
-
-if TYPE_CHECKING:
-    from ottla.config import Security
 
 _FILLED = 1_000_000
 """Records that a topic gets if it does not exist and --records is not given."""
@@ -85,6 +83,8 @@ def consume(
     with Admin(brokers) as admin, stopping() as stopped, prepared(admin, workload, writes=False) as topics_of_run:
         say_created(topics_of_run.created)
         fill(topics_of_run.created, workload, brokers, is_stopped=lambda: bool(stopped.asked))
+        if stopped.asked:
+            click.get_current_context().exit(stopped.exit_code)
         ranges = _ranges(brokers, workload)
         runs = measure(_entrants(workload, ranges, brokers, peers), stopped)
         shown = workload.settings() | {"partitions": topics_of_run.partitions}

@@ -76,6 +76,8 @@ def mirror(
     ):
         say_created(topics_of_run.created)
         fill(topics_of_run.created, workload, route.source, is_stopped=lambda: bool(stopped.asked))
+        if stopped.asked:
+            click.get_current_context().exit(stopped.exit_code)
         expected = sum(map(len, admin.log_ranges(workload.topics).values()))
         run = MirrorRun(workload, route, expected=expected)
         try:

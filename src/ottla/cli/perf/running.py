@@ -118,11 +118,11 @@ def finish(test: Test, runs: Sequence[Measured], outputs: Outputs, stopped: Stop
         latency=test.latency,
         notes=test.notes,
     )
+    click.echo(json_text(report.to_json()) if outputs.as_json else report_text(report, width=terminal_width()))
     if outputs.html is not None:
         from ottla.cli.perf.page import write_page
 
         write_page(outputs.html, report)
-    click.echo(json_text(report.to_json()) if outputs.as_json else report_text(report, width=terminal_width()))
     if stopped.asked:
         click.get_current_context().exit(stopped.exit_code)
     lost = [run for run in runs if run.failed]

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from ottla.cli.output.bars import bar
 from ottla.cli.output.tables import table
 from ottla.cli.values.quantities import show_size
 from ottla.cli.values.rates import show_byte_rate, show_number
-from ottla.operations.perf.meter import Measured
-from ottla.operations.perf.report import Report
-from ottla.operations.perf.running import Progress
+
+if TYPE_CHECKING:
+    from ottla.operations.perf.meter import Measured
+    from ottla.operations.perf.report import Report
+    from ottla.operations.perf.running import Progress
 
 _LATENCIES = ("p50", "p90", "p99", "p99.9", "max")
 _RATIOS = {"rate": "the rate", "cpu_per_record": "the processor time", "p50": "the p50", "p99": "the p99"}

@@ -158,7 +158,7 @@ class Sites:
 
 def check_brokers(brokers: int, load: Load, *, without: int = 0) -> None:
     """Raise `ConfigError` if this many brokers cannot be, whatever the load is."""
-    _check_whole("brokers", brokers, 1, 100_000)
+    _check_whole("brokers", brokers, 1, 1_000_000_000)
     _check_whole("brokers that are lost", without, 0, 100_000)
     if load.replication > brokers:
         raise ConfigError(f"replication {load.replication} needs as many brokers, and there are {brokers}")

@@ -110,16 +110,20 @@ class Sheet:
         self._terms[term.name] = term
 
     def assumptions(self, name: str) -> tuple[Term, ...]:
-        """Return the built-in figures that a line rests on, directly or through other lines."""
-        found: dict[str, Term] = {}
-        waiting = [name]
-        while waiting:
-            line = self._lines.get(waiting.pop())
-            for term in line.inputs if line is not None else ():
-                if term.is_assumed:
-                    found[term.name] = term
-                waiting.append(term.name)
-        return tuple(found.values())
+        """Return the built-in figures that a line rests on, directly or through other lines.
+
+        A maximum of names rests on those that are the maximum; if one of them rests on nothing assumed, on none.
+        """
+        line = self._lines.get(name)
+        if line is None:
+            term = self._terms[name]
+            return (term,) if term.is_assumed else ()
+        is_maximum = line.formula == f"max({', '.join(names(line.formula))})"
+        deciding = [term for term in line.inputs if not is_maximum or term.value == line.value]
+        found = [self.assumptions(term.name) for term in deciding]
+        if is_maximum and () in found:
+            return ()
+        return tuple({term.name: term for terms in found for term in terms}.values())
 
 
 @cache

@@ -125,7 +125,6 @@ class Consuming:
         is_stopped: IsStopped,
     ) -> None:
         began = time.monotonic()
-        is_repeated = seconds is not None or records is not None
         while True:
             before, counted = time.monotonic_ns(), 0
             try:
@@ -141,7 +140,7 @@ class Consuming:
             finally:
                 portions.close()
             self._times += 1
-            if not is_repeated or not counted:
+            if seconds is None or not counted:
                 return
             portions = self._read(ranges)
             next(portions)

@@ -14,6 +14,8 @@ from ottla.operations.perf.meter import Meter
 
 _NAP = 0.05
 _JOIN_SECONDS = 30.0
+_ABORT_SECONDS = 2.0
+"""How long to wait for threads after an exception in the thread that waits, such as a second Ctrl-C."""
 
 IsStopped = Callable[[], bool]
 
@@ -59,12 +61,14 @@ def together(parts: Sequence[Callable[[IsStopped], None]], *, name: str, is_stop
     threads = [threading.Thread(target=run, args=(part,), name=f"ottla-perf-{name}", daemon=True) for part in parts]
     for thread in threads:
         thread.start()
+    patience = _ABORT_SECONDS
     try:
-        while any(thread.is_alive() for thread in threads):
+        while any(thread.is_alive() for thread in threads) and not errors:
             time.sleep(_NAP / 5)
+        patience = _JOIN_SECONDS
     finally:
         over.set()
-        deadline = time.monotonic() + _JOIN_SECONDS
+        deadline = time.monotonic() + patience
         for thread in threads:
             thread.join(max(0.0, deadline - time.monotonic()))
     if errors:
