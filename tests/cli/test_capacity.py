@@ -143,8 +143,8 @@ def test_what_cannot_be_is_one_clear_error(arguments: tuple[str, ...], text: str
     ("content", "text"),
     [
         (b"load = 3", "load is a table: write [load]"),
-        (b"[lod]\n", "there is no table [lod]: load, machine, rules, sites are accepted"),
-        (b"[load]\nmesages = 3", "[load] has no key mesages"),
+        (b"[brokers]\n", "there is no table [brokers]: load, machine, rules, sites are accepted"),
+        (b"[load]\nrecords = 3", "[load] has no key records"),
         (b"[load]\nmessages = [1]", "messages is a text or a number"),
         (b"[load", "is not TOML"),
         (b"\xff", "is not UTF-8"),

@@ -42,11 +42,11 @@ def _report(result: Result) -> Any:
 
 
 @pytest.mark.broker
-@pytest.mark.parametrize("api", ["send", "send_many", "send_table"])
-def test_producing_is_measured_and_the_topic_removed(kafka: LocalCluster, api: str) -> None:
+@pytest.mark.parametrize(("api", "acks"), [("send", "0"), ("send_many", "all"), ("send_table", "1")])
+def test_producing_is_measured_and_the_topic_removed(kafka: LocalCluster, api: str, acks: str, tmp_path: Path) -> None:
     topic = f"perf-produce-{api}"
     options = ("--records", "3000", "--size", "200B", "--partitions", "3", "--threads", "2", "--api", api, "--json")
-    result = _perf(kafka, "produce", topic, *options, "--codec", "lz4", *_FEW)
+    result = _perf(kafka, "produce", topic, *options, "--codec", "lz4", "--acks", acks, *_FEW)
     report = _report(result)
     assert f"created {topic} for this test: removed at its end" in result.stderr
     assert topic not in _topics(kafka)
@@ -60,6 +60,12 @@ def test_producing_is_measured_and_the_topic_removed(kafka: LocalCluster, api: s
     assert report["settings"]["partitions"] == 3
     assert {"processor", "cores"} <= report["machine"].keys()
     assert {"python", "ottla"} <= report["versions"].keys()
+    file = tmp_path / "produce.json"
+    file.write_text(result.stdout)
+    plan = _report(run("capacity", "--messages", "1M/s", "--size", "200B", "--rates", str(file), "--json"))
+    cost = plan["clients"]["producer_cores"]["inputs"]["producer_cost"]
+    assert cost["value"] == pytest.approx(ours["cpu_microseconds_per_record"] * 1e-6, rel=1e-3)
+    assert cost["assumed"] is False
 
 
 @pytest.mark.broker
@@ -109,8 +115,8 @@ def test_consuming_an_existing_topic_leaves_it_as_it_is(kafka: LocalCluster) -> 
             producer.send_many("perf-consume", [(b"key", b"value")] * 50)
         report = _report(_perf(kafka, "consume", "perf-consume", "--json", "--warmup", "0"))
         (ours,) = report["runs"]
-        assert (ours["records"], ours["bytes"]) == (50, 50 * 8)
-        assert report["settings"]["record_bytes"] == 8
+        assert (ours["records"], ours["bytes"]) == (50, 50 * 5)
+        assert report["settings"]["record_bytes"] == 5
         again = _report(_perf(kafka, "consume", "perf-consume", "--json", "--warmup", "0", "--duration", "0.3s"))
         assert again["runs"][0]["records"] > 50
         assert "times from beginning to end" in again["runs"][0]["notes"][0]
@@ -252,9 +258,10 @@ def test_what_kafkas_tools_print_is_read() -> None:
     row = "2026-01-01 00:00:00:000, 2026-01-01 00:00:02:000, 9.5367, 4.7, 100000, 50000.0, 300, 500, 19.0, 200000.0"
     read = consumed(f"start.time, end.time\n{row}\n", 1.0)
     assert (read.records, read.seconds, read.size_bytes) == (100_000, 0.5, round(9.5367 * (1 << 20)))
-    for parse in (lambda: produced("nothing", Workload(topics=("a",)), 0.0), lambda: consumed("nothing", 0.0)):
-        with pytest.raises(LocalClusterError, match="printed no result"):
-            parse()
+    with pytest.raises(LocalClusterError, match="ProducerPerformance printed no result"):
+        produced("nothing", Workload(topics=("a",)), 0.0)
+    with pytest.raises(LocalClusterError, match="ConsumerPerformance printed no result"):
+        consumed("nothing", 0.0)
 
 
 class _Page(HTMLParser):

@@ -22,6 +22,7 @@ _FIRST = Look(
     sizes={_CLICKS: 100_000, _USERS: 20_000},
     replicas={"clicks": 3, "users": 2},
     retention={"clicks": 86400.0, "users": 3 * 86400.0},
+    compacted=frozenset({"users"}),
     brokers=5,
     groups=2,
 )
@@ -57,7 +58,9 @@ def test_retention_is_weighted_by_what_is_written() -> None:
         OffsetRange("clicks", 0, 0, 2000), OffsetRange("users", 0, 500, 1100), {_CLICKS: 200_000, _USERS: 120_000}
     )
     # 100 kB and 100 kB in ten seconds, kept for one and for three days.
-    assert observed(_FIRST, after).load.retention == pytest.approx(2 * 86400)
+    found = observed(_FIRST, after)
+    assert found.load.retention == pytest.approx(2 * 86400)
+    assert found.notes == ("topic users is compacted: it is planned as if everything were kept for its retention",)
 
 
 def test_what_cannot_be_known_is_said() -> None:

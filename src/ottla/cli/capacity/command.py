@@ -43,7 +43,7 @@ _OPTIONS = (
     _text("--members", "members", "N", "Consumers of a group on one topic.  [default: 1]"),
     _text("--consumer-rate", "consumer_rate", "RATE", "What one consumer processes.  [default: 70 % of 1Gbit/s]"),
     _text("--brokers", "brokers", "N", "Judge this many brokers.  [default: find out how many]"),
-    _text("--without", "without", "N", "Show the use with so many brokers lost.  [default: 0]"),
+    _text("--without", "without", "N", "Show the use with N brokers lost.  [default: 0]"),
     _text("--spare", "spare", "N", "Brokers that may be lost.  [default: 1]"),
     _text("--link", "link", "RATE", "Link of a broker.  [default: 10Gbit/s]"),
     _text("--disks", "disks", "N", "Disks of a broker.  [default: 12]"),

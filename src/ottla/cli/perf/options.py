@@ -60,7 +60,7 @@ threads_option = click.option(
     "--threads", type=Integer(1, 256), default=1, show_default=True, help="Threads, each with a client of its own."
 )
 warmup_option = click.option(
-    "--warmup", type=Duration(0.0, 3600.0), default="1s", show_default=True, help="Do the same for so long before."
+    "--warmup", type=Duration(0.0, 3600.0), default="1s", show_default=True, help="Do the same for this long before."
 )
 codec_option = click.option(
     "--codec",

@@ -84,8 +84,8 @@ class ClusterPlan:
 
     @property
     def is_enough(self) -> bool:
-        """Whether the brokers that are up keep every limit, and there are enough for the replicas."""
-        return self.busiest.use(self.up) <= 1 + 1e-9 and self.up >= self.load.replication
+        """Whether the brokers that are up keep every limit."""
+        return self.busiest.use(self.up) <= 1 + 1e-9
 
     @property
     def partition_rule(self) -> str:

@@ -17,7 +17,7 @@ from ottla.operations.capacity.load import RECORD_FRAMING, Load
 if TYPE_CHECKING:
     from ottla.admin.admin import Admin
 
-_RETENTION = "retention.ms"
+_RETENTION, _POLICY = "retention.ms", "cleanup.policy"
 _FOREVER = 100 * 365 * 86400.0
 
 
@@ -33,6 +33,8 @@ class Look:
     replicas: Mapping[str, int]
     retention: Mapping[str, float]
     """Seconds, by topic; topics that are kept for ever are left out."""
+    compacted: frozenset[str]
+    """Topics that compaction keeps small, not retention."""
     brokers: int
     groups: int
     away: Mapping[int, str] = field(default_factory=dict)
@@ -60,8 +62,11 @@ def look(admin: Admin, *, now: float, topics: Sequence[str] | None = None) -> Lo
     partitions = [TopicPartition(topic.name, part.index) for topic in described for part in topic.partitions]
     settings = admin.settings(names)
     sizes = admin.replica_sizes(names)
-    retention = {}
+    retention, compacted = {}, set()
     for name in names:
+        policy = settings[name].get(_POLICY)
+        if policy is not None and policy.value is not None and "delete" not in policy.value.split(","):
+            compacted.add(name)
         setting = settings[name].get(_RETENTION)
         if setting is not None and setting.value is not None and int(setting.value) >= 0:
             retention[name] = int(setting.value) / 1000
@@ -71,6 +76,7 @@ def look(admin: Admin, *, now: float, topics: Sequence[str] | None = None) -> Lo
         sizes={at: size for at in partitions if (size := sizes.largest(at)) is not None},
         replicas={topic.name: topic.replicas for topic in described},
         retention=retention,
+        compacted=frozenset(compacted),
         brokers=len(admin.cluster.known.brokers),
         groups=len(admin.groups.list_groups()),
         away=sizes.away,
@@ -106,6 +112,10 @@ def observed(before: Look, after: Look, *, groups: int | None = None) -> Observe
         raise InputError(f"no records were written in {seconds:.0f} s: measure for longer, or when there is traffic")
     for_ever = sorted(per_topic.keys() - after.retention.keys())
     notes += [f"topic {topic} has no retention by time: it is planned as if kept for 100 years" for topic in for_ever]
+    notes += [
+        f"topic {topic} is compacted: it is planned as if everything were kept for its retention"
+        for topic in sorted(per_topic.keys() & after.compacted)
+    ]
     retention = _weighted(per_topic, {topic: after.retention.get(topic, _FOREVER) for topic in per_topic})
     replication = max(after.replicas.get(topic, 1) for topic in per_topic)
     stored_record = size / records

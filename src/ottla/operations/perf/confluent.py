@@ -17,7 +17,7 @@ from ottla.operations.perf.produce import Done
 from ottla.operations.perf.workload import Workload
 
 if TYPE_CHECKING:
-    from confluent_kafka import Producer
+    from confluent_kafka import Message, Producer
 
 PACKAGE = "confluent-kafka"
 _QUEUED = 500_000
@@ -102,29 +102,34 @@ def confluent_reading(bootstrap: str) -> Reading:
                 "enable.auto.offset.store": False,
                 "fetch.queue.backoff.ms": 0,
                 "isolation.level": "read_committed",
+                "enable.partition.eof": True,
             }
         )
         try:
             consumer.list_topics(timeout=_SECONDS)  # connects
             yield 0, 0
             consumer.assign([TopicPartition(unit.topic, unit.partition, unit.start) for unit in ranges])
-            stops = {(unit.topic, unit.partition): unit.stop for unit in ranges}
-            while stops:
+            ended: set[tuple[str | None, int | None]] = set()
+            while len(ended) < len(ranges):
                 messages = consumer.consume(_AT_ONCE, timeout=_SECONDS)
                 if not messages:
                     raise WireError(f"confluent-kafka: no record came within {_SECONDS:.0f} s")
-                size = 0
-                for message in messages:
-                    if message.error():
-                        raise WireError(f"confluent-kafka: {message.error()}")
-                    size += len(message.value() or b"") + len(message.key() or b"")
-                yield len(messages), size
-                for message in {(message.topic(), message.partition()): message for message in messages}.values():
-                    place = (message.topic(), message.partition())
-                    offset = message.offset()
-                    if place in stops and offset is not None and offset + 1 >= stops[place]:
-                        del stops[place]
+                # What each program does: look for errors, and take the values.
+                if notices := [message for message in messages if message.error()]:
+                    ended.update(map(_end, notices))
+                    messages = [message for message in messages if not message.error()]
+                yield len(messages), sum([len(message.value() or b"") for message in messages])
         finally:
             consumer.close()
 
     return read
+
+
+def _end(notice: Message) -> tuple[str | None, int | None]:
+    """Return the partition whose end was reached. Raises `WireError` if the notice is another one."""
+    from confluent_kafka import KafkaError
+
+    error = notice.error()
+    if error is None or error.code() != KafkaError._PARTITION_EOF:
+        raise WireError(f"confluent-kafka: {error}")
+    return notice.topic(), notice.partition()

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 LATENCY = "how long a call waited for the next batch of records"
 
 Portions = Generator[tuple[int, int], None, None]
-"""Records and bytes of one portion after the other; the first one, once the client is connected, has none."""
+"""Records and bytes of values, of one portion after the other; the first, once the client is connected, has none."""
 Reading = Callable[[Sequence[OffsetRange]], Portions]
 """Opens a client and yields what it reads of the ranges; closing the generator closes the client."""
 
@@ -41,7 +41,7 @@ def ottla_reading(brokers: Brokers) -> Reading:
             batches = reader.read(list(ranges))
             try:
                 for batch in batches:
-                    yield batch.num_rows, _payload(batch.column("key")) + _payload(batch.column("value"))
+                    yield batch.num_rows, _payload(batch.column("value"))
             finally:
                 batches.close()
 

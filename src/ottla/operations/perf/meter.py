@@ -36,7 +36,7 @@ class Measured:
     client: str
     records: int
     size_bytes: int
-    """Of keys and values; of the log for a mirror."""
+    """Of values; of the log for a mirror."""
     seconds: float
     cpu_seconds: float | None
     """Of this process; None where it is not known."""

@@ -127,8 +127,10 @@ class _Sampler:
             self._samples += 1
 
     def measured(self, *, is_interrupted: bool) -> Measured:
-        """Return what was seen. Raises `MirrorError` if nothing was mirrored."""
+        """Return what was seen. Raises `MirrorError` if nothing was mirrored, unless it was interrupted."""
         meter = self._progress.meter
+        if meter is None and is_interrupted:
+            meter = Meter(self._began, cpu=self._cpu)
         if meter is None:
             raise MirrorError("nothing was mirrored: the topics have no committed records")
         notes = ("too short to say: it took less than two looks",) if self._samples < 2 else ()
