@@ -96,7 +96,7 @@ def test_an_existing_topic_is_written_to_only_if_told(kafka: LocalCluster) -> No
 def test_a_record_that_is_refused_ends_the_test_with_its_reason(kafka: LocalCluster) -> None:
     with Admin(kafka.bootstrap) as admin:
         admin.create_topic("perf-small", replicas=1, settings={"max.message.bytes": "500"})
-        options = ("--existing", "--size", "2kB", "--records", "5000", "--threads", "2", *_FEW)
+        options = ("--existing", "--size", "2kB", "--records", "10", *_FEW)
         refused = _perf(kafka, "produce", "perf-small", *options)
         assert refused.exit_code == 1
         assert "perf-small" in refused.stderr
@@ -105,6 +105,20 @@ def test_a_record_that_is_refused_ends_the_test_with_its_reason(kafka: LocalClus
     nowhere = run("perf", "produce", "perf-nowhere", "--bootstrap", "127.0.0.1:9", "--timeout", "2s")
     assert nowhere.exit_code == 1
     assert "127.0.0.1:9" in nowhere.stderr
+
+
+@pytest.mark.broker
+@pytest.mark.parametrize("kind", ["produce", "consume", "latency"])
+def test_a_secure_cluster_is_measured_too(kafka: LocalCluster, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    user, password = next(iter(kafka.status().users.items()))
+    monkeypatch.setenv("OTTLA_PASSWORD", password)
+    assert kafka.secure_bootstrap is not None
+    secure = ("--bootstrap", kafka.secure_bootstrap, "--ca-file", str(kafka.status().ca_file), "--username", user)
+    (ours,) = _report(run("perf", kind, f"perf-secure-{kind}", *secure, "--records", "100", "--json", *_FEW))["runs"]
+    assert (ours["records"], ours["failed"]) == (100, 0)
+    refused = run("perf", "produce", "a", *secure, "--beside", "confluent")
+    assert refused.exit_code == 2
+    assert "--beside needs a listener without TLS and SASL" in refused.stderr
 
 
 @pytest.mark.broker

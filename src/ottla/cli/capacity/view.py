@@ -84,7 +84,7 @@ def _cluster_text(cluster: ClusterPlan, width: int | None) -> str:
             for term in assumed
         ]
     lines.append(
-        f"  each of {show(cluster.load.topics, Unit.COUNT)} topics:"
+        f"  {'the topic' if cluster.load.topics == 1 else f'each of {cluster.load.topics:,} topics'}:"
         f" {show(cluster.sheet['partitions'], Unit.COUNT)} partitions, because of {_RULES[cluster.partition_rule]}"
     )
     rows = [
@@ -107,13 +107,17 @@ def _cluster_text(cluster: ClusterPlan, width: int | None) -> str:
 def _headline(cluster: ClusterPlan) -> str:
     binding = f"the binding limit is {cluster.binding_title}"
     if cluster.brokers == cluster.up == cluster.needed:
-        return f"{cluster.name}: {cluster.brokers} brokers; {binding}"
+        return f"{cluster.name}: {_brokers(cluster.brokers)}; {binding}"
     lost = "" if cluster.up == cluster.brokers else f", {cluster.up} of them up"
     if cluster.is_enough:
         verdict = "enough" if cluster.brokers >= cluster.needed else "enough without a spare one"
     else:
         verdict = "too few"
-    return f"{cluster.name}: {cluster.brokers} brokers{lost}: {verdict}; {cluster.needed} are needed; {binding}"
+    return f"{cluster.name}: {_brokers(cluster.brokers)}{lost}: {verdict}; {cluster.needed} are needed; {binding}"
+
+
+def _brokers(count: int) -> str:
+    return "1 broker" if count == 1 else f"{count:,} brokers"
 
 
 def _values(sheet: Sheet, names: Sequence[str], width: int | None) -> str:
