@@ -6,6 +6,7 @@ Only clusters without TLS and SASL: settings of security are not carried over.
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 PACKAGE = "confluent-kafka"
 _QUEUED = 500_000
 _AT_ONCE = 1000
+_PATIENCE = 0.1
 _SECONDS = 30.0
 
 
@@ -110,15 +112,23 @@ def confluent_reading(bootstrap: str) -> Reading:
             yield 0, 0
             consumer.assign([TopicPartition(unit.topic, unit.partition, unit.start) for unit in ranges])
             ended: set[tuple[str | None, int | None]] = set()
+            left = sum(map(len, ranges))
+            deadline = time.monotonic() + _SECONDS
             while len(ended) < len(ranges):
-                messages = consumer.consume(_AT_ONCE, timeout=_SECONDS)
+                # The call waits until it has as many, or for this long: it is not asked for more than there are.
+                messages = consumer.consume(max(1, min(_AT_ONCE, left)), timeout=_PATIENCE)
                 if not messages:
-                    raise WireError(f"confluent-kafka: no record came within {_SECONDS:.0f} s")
+                    if time.monotonic() > deadline:
+                        raise WireError(f"confluent-kafka: no record came within {_SECONDS:.0f} s")
+                    continue
+                deadline = time.monotonic() + _SECONDS
                 # What each program does: look for errors, and take the values.
                 if notices := [message for message in messages if message.error()]:
                     ended.update(map(_end, notices))
                     messages = [message for message in messages if not message.error()]
-                yield len(messages), sum([len(message.value() or b"") for message in messages])
+                if messages:
+                    left -= len(messages)
+                    yield len(messages), sum([len(message.value() or b"") for message in messages])
         finally:
             consumer.close()
 
