@@ -24,6 +24,7 @@ _LINE_END = "\n"
 COMMANDS = {
     "archive": Entry("ottla.cli.archive.command", "Archive topics as Parquet files or a Delta table."),
     "audit": Entry("ottla.cli.audit.commands", "Count topics by time, compare tiers, and name records that differ."),
+    "capacity": Entry("ottla.cli.capacity.command", "Plan brokers, disks, partitions and cores for a load."),
     "cluster": Entry(
         "ottla.cli.cluster.commands",
         "Run real Kafka brokers on this machine.",
@@ -42,6 +43,7 @@ COMMANDS = {
     "lag": Entry("ottla.cli.lag.commands", "Show how far groups are behind, in records and in seconds."),
     "lake": Entry("ottla.cli.lake", "Show, verify and repair archives."),
     "mirror": Entry("ottla.cli.mirror.commands", "Mirror topics to another cluster, exactly once."),
+    "perf": Entry("ottla.cli.perf.commands", "Measure rates, processor time and latency."),
     "produce": Entry("ottla.cli.produce.command", "Send lines or JSON from files or stdin to a topic."),
     "query": Entry("ottla.cli.query", "Show offsets, counts and statistics of topics."),
     "replay": Entry("ottla.cli.replay", "Write an archive back into a topic, exactly once."),

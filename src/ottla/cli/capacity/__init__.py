@@ -1,0 +1,1 @@
+"""`ottla capacity`: what a load needs, from rules and rates."""
