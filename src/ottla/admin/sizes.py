@@ -67,7 +67,7 @@ def find_sizes(cluster: Cluster, topics: Iterable[TopicDescription], *, deadline
     replicas: list[ReplicaSize] = []
     for broker, response in responses.items():
         replicas += _replicas(broker.id, response)
-        if reason := _reason(response):
+        if reason := reason_of(response):
             away[broker.id] = reason
     copies: dict[TopicPartition, tuple[ReplicaSize, ...]] = {}
     for replica in sorted(replicas, key=lambda replica: (replica.partition, replica.broker)):
@@ -86,7 +86,7 @@ def _build(version_of: VersionOf, topics: Iterable[TopicDescription]) -> message
     return message
 
 
-def _reason(response: Any) -> str | None:
+def reason_of(response: Any) -> str | None:
     """Return why a broker did not report everything: one failed disk leaves the others readable."""
     if isinstance(response, NetworkError):
         return str(response)

@@ -69,7 +69,7 @@ def _problems(draw: st.DrawFn) -> Problem:
             )
         )
     load = [draw(st.integers(0, 3)) for _ in range(brokers)]
-    cells = {}
+    cells: dict[tuple[int, int], int] = {}
     for item in items:
         for broker in item.fixed:
             cells[item.topic, broker] = cells.get((item.topic, broker), 0) + 1

@@ -79,7 +79,8 @@ def _check_racks(layout: Layout, removed: frozenset[int]) -> None:
                 emptied = sorted(broker for broker in removed if rack_of.get(broker) == rack)
                 raise InputError(
                     f"{_named(emptied)} would leave rack {rack} without a broker, and {place.partition} has replicas in"
-                    f" {_racks(place, rack_of)} racks: some would share a rack. Add a broker to the rack, or ignore racks"
+                    f" {_racks(place, rack_of)} racks: some would share a rack. Add a broker to the rack, or ignore"
+                    " racks"
                 )
 
 

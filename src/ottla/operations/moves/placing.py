@@ -141,6 +141,7 @@ class _Graph:
         is_large = sum(len(self._in_rack[rack]) for _, rack in self._pools) > _MANY_ARCS
         for pool, node in self._pools.items():
             topic, rack = pool
+            ceiling = bounds(self._shares.levels[rack])[1]
             spill = self._spill(rack)
             arc = network.arc(node, spill, capacity=self._most, cost=self._weights.topic)
             self._spilled.append((arc, pool))
@@ -149,9 +150,7 @@ class _Graph:
                 room = self._shares.topic_most[pool] - self.problem.topic_load.get((topic, broker), 0)
                 if cell is not None:
                     arc = network.arc(node, cell, capacity=self._most)
-                elif room > 0 and not (
-                    is_large and self._shares.present[broker] >= bounds(self._shares.levels[rack])[1]
-                ):
+                elif room > 0 and not (is_large and self._shares.present[broker] >= ceiling):
                     arc = network.arc(node, self._brokers[broker], capacity=room)
                 else:
                     continue

@@ -14,9 +14,9 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from ottla.operations.moves import placing
 from ottla.operations.moves.goals import check_goal, purpose, removed_brokers
 from ottla.operations.moves.leaders import Candidates, choose_leaders
-from ottla.operations.moves.placing import place
 from ottla.operations.moves.problem import Item, Problem, least_moves
 from ottla.operations.moves.values import Cost, Goal, Layout, Member, Move, Placement, Plan, Racks
 
@@ -30,7 +30,7 @@ def make_plan(layout: Layout, goal: Goal) -> Plan:
     items = [_item(scope, place) for place in scope.placements]
     open_items = [number for number, item in enumerate(items) if item.need]
     problem = _problem(scope, layout, items, open_items)
-    chosen = place(problem)
+    chosen = placing.place(problem)
     replicas = {place.partition: list(item.fixed_ids) for place, item in zip(scope.placements, items, strict=True)}
     for number, brokers in zip(open_items, chosen, strict=True):
         replicas[scope.placements[number].partition] += [scope.targets[broker].id for broker in brokers]

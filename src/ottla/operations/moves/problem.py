@@ -1,7 +1,7 @@
 """What is to be placed, and how even it can become: slots in racks, fair shares, and the least that must move.
 
-Comes in: items and brokers. Goes out: `Shares`, which `placing` builds its network from, and a lower bound that does not
-depend on that network. Pure.
+Comes in: items and brokers. Goes out: `Shares`, which `placing` builds its network from, and a lower bound that does
+not depend on that network. Pure.
 """
 
 from __future__ import annotations
