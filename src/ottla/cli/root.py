@@ -22,6 +22,7 @@ _LINE_END = "\n"
 COMMANDS = {
     "archive": Entry("ottla.cli.archive.command", "Archive topics as Parquet files or a Delta table."),
     "audit": Entry("ottla.cli.audit.commands", "Count topics by time, compare tiers, and name records that differ."),
+    "brokers": Entry("ottla.cli.brokers.commands", "List brokers with their replicas and bytes, and drain them."),
     "cluster": Entry(
         "ottla.cli.cluster.commands",
         "Run real Kafka brokers on this machine.",
@@ -37,9 +38,11 @@ COMMANDS = {
     ),
     "groups": Entry("ottla.cli.groups.commands", "List, describe, reset and delete consumer groups."),
     "lake": Entry("ottla.cli.lake", "Show, verify and repair archives."),
+    "leaders": Entry("ottla.cli.leaders.commands", "Have the preferred replicas lead."),
     "mirror": Entry("ottla.cli.mirror.commands", "Mirror topics to another cluster, exactly once."),
     "produce": Entry("ottla.cli.produce.command", "Send lines or JSON from files or stdin to a topic."),
     "query": Entry("ottla.cli.query", "Show offsets, counts and statistics of topics."),
+    "reassign": Entry("ottla.cli.reassign.commands", "Move replicas between brokers: plan, run, throttle, verify."),
     "replay": Entry("ottla.cli.replay", "Write an archive back into a topic, exactly once."),
     "rollup": Entry(
         "ottla.cli.rollup",
@@ -48,6 +51,7 @@ COMMANDS = {
         packages=("pyspark",),
     ),
     "spool": Entry("ottla.cli.spool", "List, replay and export what a producer left on disk."),
+    "throttles": Entry("ottla.cli.throttles.commands", "Show replication throttles, and clear those left behind."),
     "topics": Entry("ottla.cli.topics.commands", "List, describe, create, alter and delete topics."),
     "work": Entry("ottla.cli.work.commands", "Call a function with all records, on a fleet of nodes."),
 }

@@ -16,6 +16,7 @@ from ottla.cli.options.connection import with_admin
 from ottla.cli.options.types import Integer, parsed
 from ottla.cli.output.json_text import json_text
 from ottla.cli.output.tables import terminal_width
+from ottla.cli.topics.replicas import replicas
 from ottla.cli.topics.settings import keeps_less, topic_settings_options
 from ottla.errors import BrokerError
 from ottla.text import printable
@@ -39,8 +40,12 @@ def topics() -> None:
       ottla topics describe clicks --bootstrap localhost:9092
       ottla topics alter clicks --retention 12h --retention-size 50GB --dry-run
       ottla topics add-partitions clicks --total 12
+      ottla topics replicas clicks 3
       ottla topics delete clicks
     """
+
+
+topics.add_command(replicas)
 
 
 @topics.command("list")

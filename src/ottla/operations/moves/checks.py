@@ -10,7 +10,9 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 
 from ottla.admin.movement import Reassignment
+from ottla.errors import InputError
 from ottla.model import TopicPartition
+from ottla.net.metadata import Metadata
 from ottla.operations.moves.reading import Survey
 from ottla.operations.moves.values import Move, Placement, Plan
 
@@ -20,7 +22,7 @@ _SHOWN = 3
 def obstacles(plan: Plan, found: Survey, running: Collection[Reassignment]) -> list[str]:
     """Return why the plan must not run, most important first."""
     if plan.cluster_id != found.layout.cluster_id:
-        return [f"the plan is for cluster {plan.cluster_id}, and this is cluster {found.layout.cluster_id}"]
+        return [_other_cluster(plan, found.layout.cluster_id)]
     return [
         *_changed(plan, found, running),
         *_foreign(plan, running),
@@ -28,6 +30,16 @@ def obstacles(plan: Plan, found: Survey, running: Collection[Reassignment]) -> l
         *_unhealthy(plan, found),
         *_full_disks(plan, found),
     ]
+
+
+def require_cluster(plan: Plan, metadata: Metadata) -> None:
+    """Raise `InputError` if the plan is for another cluster."""
+    if plan.cluster_id != metadata.cluster_id:
+        raise InputError(_other_cluster(plan, metadata.cluster_id))
+
+
+def _other_cluster(plan: Plan, present: str | None) -> str:
+    return f"the plan is for cluster {plan.cluster_id}, and this is cluster {present}"
 
 
 def owned(plan: Plan, running: Collection[Reassignment]) -> dict[TopicPartition, Reassignment]:

@@ -94,11 +94,28 @@ def _item(scope: _Scope, place: Placement) -> _Item:
     wanted = scope.goal.replicas.get(place.partition.topic, len(place.replicas))
     reachable = tuple(broker for broker in kept if broker in scope.number_of)
     lost = tuple(broker for broker in kept if broker not in scope.number_of)
-    if scope.goal.is_balance or wanted < len(kept):
-        # A smaller factor gives up replicas on brokers that are gone first.
-        fixed = lost[: max(0, wanted - len(reachable))] if wanted < len(kept) else lost
-        return _Item(fixed, reachable, wanted - len(fixed), may_move=scope.goal.is_balance)
+    if wanted < len(kept):
+        return _fewer(scope, place, wanted, reachable, lost)
+    if scope.goal.is_balance:
+        return _Item(lost, reachable, wanted - len(lost), may_move=True)
     return _Item(kept, (), wanted - len(kept), may_move=True)
+
+
+def _fewer(
+    scope: _Scope, place: Placement, wanted: int, reachable: tuple[int, ...], lost: tuple[int, ...]
+) -> _Item:
+    """Return an item that gives replicas up: first those on brokers that are gone, then those that are not in sync.
+
+    The leader stays: another one would have to be elected.
+    """
+    in_sync = tuple(broker for broker in reachable if broker in place.isr)
+    fixed = tuple(broker for broker in (place.leader,) if broker in in_sync)
+    able = in_sync if len(in_sync) >= wanted else reachable
+    if len(able) < wanted:
+        fixed = (*reachable, *lost)[:wanted]
+        return _Item(fixed, (), 0, may_move=False)
+    optional = tuple(broker for broker in able if broker not in fixed)
+    return _Item(fixed, optional, wanted - len(fixed), may_move=scope.goal.is_balance)
 
 
 def _problem(scope: _Scope, layout: Layout, items: Sequence[_Item], open_items: Sequence[int]) -> Problem:

@@ -76,9 +76,7 @@ class RunFiles:
         if not rows:
             return None
         before = {int(broker): dict(own) for broker, own in dict(rows.get("before", {})).items()}
-        return RunState(
-            str(rows.get("digest")), before, int(rows.get("copied_bytes", 0)), float(rows.get("seconds", 0))
-        )
+        return RunState(str(rows.get("digest")), before)
 
     def save_state(self, state: RunState) -> None:
         """Remember."""

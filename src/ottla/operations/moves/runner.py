@@ -7,7 +7,7 @@ that must survive kill -9 is in the cluster or in the files: the next run of the
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
@@ -18,7 +18,7 @@ from ottla.model import TopicPartition
 from ottla.net.cluster import Cluster
 from ottla.net.deadline import Deadline
 from ottla.net.metadata import Metadata
-from ottla.operations.moves.checks import obstacles
+from ottla.operations.moves.checks import obstacles, require_cluster
 from ottla.operations.moves.measuring import Gauge
 from ottla.operations.moves.pacing import START, Limits, busiest_bytes, next_moves, next_rate, seconds_left
 from ottla.operations.moves.plan_file import digest_of, write_plan
@@ -68,6 +68,19 @@ def run_plan(
         return _Run(cluster, plan, files, options or RunOptions(), tell=tell, watch=watch, is_stopped=is_stopped).run()
 
 
+def cancel_plan(
+    cluster: Cluster, plan: Plan, files: RunFiles, *, tell: Callable[[str], None] = lambda _: None
+) -> Receipt:
+    """Move what a dead run began back to its old replicas, and remove its throttles. Returns a receipt.
+
+    Raises `InputError` if a process runs the plan, or if the plan is for another cluster.
+    """
+    with files.locked():
+        return _Run(
+            cluster, plan, files, RunOptions(), tell=tell, watch=lambda _: None, is_stopped=lambda: False
+        ).cancel()
+
+
 class _Run:
     """One run of a plan."""
 
@@ -91,6 +104,7 @@ class _Run:
         self._is_stopped = is_stopped
         self._moves = {move.partition: move for move in plan.moves}
         self._gauge = Gauge(cluster)
+        self._min_in_sync: Mapping[str, int] = {}
         self._throttled: set[TopicPartition] = set()
         self._refused: Errors = {}
         self._lost_since: dict[int, float] = {}
@@ -112,7 +126,7 @@ class _Run:
         state = self._state()
         is_resumed = state is not None
         self._throttles = Throttles(self._cluster, {} if state is None else state.before)
-        self._survey = found
+        self._min_in_sync = found.min_in_sync
         self._files.set_control(replace(self._files.control(), is_cancelled=False))
         if not self._files.undo.exists():
             write_plan(self._files.undo, self._plan.undone())
@@ -131,6 +145,19 @@ class _Run:
             self._clean()
         return self._receipt(outcome, started)
 
+    def cancel(self) -> Receipt:
+        """End what an earlier run began."""
+        started = time.monotonic()
+        require_cluster(self._plan, self._cluster.metadata((), deadline=self._deadline()))
+        state = self._state()
+        self._throttles = Throttles(self._cluster, {} if state is None else state.before)
+        try:
+            self._throttled = set(self._moves)
+            self._give_back(self._look()[0].having(Stage.MOVING))
+        finally:
+            self._clean()
+        return self._receipt("cancelled", started)
+
     def _state(self) -> RunState | None:
         state = self._files.state()
         return state if state is not None and state.digest == digest_of(self._plan) else None
@@ -142,7 +169,7 @@ class _Run:
         deadline = self._deadline()
         running = running_reassignments(self._cluster, deadline=deadline)
         metadata = self._cluster.metadata({tp.topic for tp in self._moves}, deadline=deadline)
-        return view_of(self._plan, metadata, running, min_in_sync=self._survey.min_in_sync), metadata
+        return view_of(self._plan, metadata, running, min_in_sync=self._min_in_sync), metadata
 
     def _adopt(self, view: View) -> None:
         """Throttle what a run before this one began, and nothing else."""
@@ -249,7 +276,7 @@ class _Run:
         is_due = now - self._rate_at >= self._options.rate_interval
         if is_due:
             self._rate_at = now
-            signs = self._gauge.signs(set(self._moves), self._survey.min_in_sync)
+            signs = self._gauge.signs(set(self._moves), self._min_in_sync)
             self._hold(signs.under_minimum)
         if wanted == UNLIMITED:
             if self._rate is not None:

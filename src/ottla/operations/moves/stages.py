@@ -72,6 +72,8 @@ def _stage(move: Move, partition: Partition | None, metadata: Metadata, *, is_ow
         return Stage.BLOCKED
     if partition.replicas == move.after:
         return Stage.DONE
+    if set(partition.replicas) >= {*move.before, *move.after} and move.added and move.removed:
+        return Stage.MOVING  # it has just ended, and this broker does not know yet
     if partition.leader < 0 or any(broker not in metadata.brokers for broker in move.added):
         return Stage.BLOCKED
     return Stage.WAITING
