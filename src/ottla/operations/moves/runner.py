@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 
 from ottla.admin.movement import running_reassignments
 from ottla.admin.reassignments import Errors, elect_preferred, reassign
-from ottla.errors import InputError, OttlaError
+from ottla.errors import ErrorCode, InputError, OttlaError
 from ottla.model import TopicPartition
 from ottla.net.cluster import Cluster
 from ottla.net.deadline import Deadline
@@ -328,14 +328,14 @@ class _Run:
         if not partitions:
             return
         deadline = Deadline.after(_CLEANING_SECONDS)
-        before = {tp: self._moves[tp].before for tp in partitions}
-        for tp, error in reassign(self._cluster, before, deadline=deadline).items():
-            self._tell(f"{tp} is not moved back: {error}")
-        while not deadline.expired():
-            running = {each.partition for each in running_reassignments(self._cluster, deadline=deadline)}
-            if running.isdisjoint(partitions):
-                return
-            time.sleep(min(0.2, self._options.interval))
+        # Another target, even the old replicas, would only count at the next change of the in-sync replicas.
+        errors = reassign(self._cluster, dict.fromkeys(partitions), deadline=deadline)
+        ended = [tp for tp in partitions if tp not in errors]
+        # Ending a move leaves the replicas in the order of its target. The same ones in another order apply at once.
+        errors |= reassign(self._cluster, {tp: self._moves[tp].before for tp in ended}, deadline=deadline)
+        for tp, error in sorted(errors.items()):
+            if error.code is not ErrorCode.no_reassignment_in_progress:  # else it arrived a moment before
+                self._tell(f"{tp} is not moved back: {error}")
 
     def _clean(self) -> None:
         """Remove every throttle of this run. What cannot be removed is named."""
