@@ -1,4 +1,4 @@
-"""Moves on four real brokers in two racks: drained under load, killed, paused, cancelled, with a broker that goes down."""
+"""Moves on four real brokers in two racks: drained under load, killed, paused, cancelled; a broker goes down."""
 
 from __future__ import annotations
 
@@ -239,9 +239,7 @@ def test_the_first_ctrl_c_waits_and_the_second_moves_back(brokers: LocalCluster,
         assert not list(_throttles(admin).rows())
 
 
-def test_a_broker_that_goes_down_does_not_hold_up_the_rest(
-    brokers: LocalCluster, admin: Admin, tmp_path: Path
-) -> None:
+def test_a_broker_that_goes_down_does_not_hold_up_the_rest(brokers: LocalCluster, admin: Admin, tmp_path: Path) -> None:
     with _topic(admin, "halved", [[1, 2], [3, 2], [1, 2], [3, 2], [1, 2], [3, 2]], size_bytes=400 * KB):
         path = tmp_path / "even.json"
         _plan(brokers, path, "--balance", "--least", "replicas")

@@ -98,7 +98,8 @@ def receipt_text(receipt: Receipt) -> str:
     placed = receipt.partitions - len(receipt.differences)
     lines = [
         f"{receipt.purpose}: {receipt.outcome}; {placed:,} of {_count(receipt.partitions, 'partition')} as planned,"
-        f" {show_size(receipt.moved_bytes)} moved in {show_duration(round(receipt.seconds, 1))}"
+        f" {show_size(receipt.moved_bytes)} of copies"
+        + (f" in {show_duration(round(receipt.seconds, 1))}" if receipt.seconds else "")
     ]
     lines += differences_lines(receipt)
     lines += [f"  {note}" for note in receipt.notes]

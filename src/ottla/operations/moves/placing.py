@@ -28,7 +28,7 @@ from ottla.operations.moves.steps import FAR, bounds, load_steps
 _TOPIC, _LOAD, _RACK = 16, 16, 64
 """What one step of unevenness is worth: of a topic, in largest moves; of a broker, in steps of a topic; of a rack."""
 _FINEST = 1 << 26
-"""The largest cost of a move: sizes are told apart to this part of the largest."""
+"""The largest cost of a move: sizes differ if they do by this part of the largest."""
 _MANY_ARCS = 4_000_000
 """Beyond this many arcs from pools to brokers, only brokers below their fair share are offered to pools directly."""
 

@@ -101,9 +101,7 @@ def _item(scope: _Scope, place: Placement) -> _Item:
     return _Item(kept, (), wanted - len(kept), may_move=True)
 
 
-def _fewer(
-    scope: _Scope, place: Placement, wanted: int, reachable: tuple[int, ...], lost: tuple[int, ...]
-) -> _Item:
+def _fewer(scope: _Scope, place: Placement, wanted: int, reachable: tuple[int, ...], lost: tuple[int, ...]) -> _Item:
     """Return an item that gives replicas up: first those on brokers that are gone, then those that are not in sync.
 
     The leader stays: another one would have to be elected.
