@@ -37,6 +37,7 @@ def brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     folder = tmp_path_factory.mktemp("moves")
     # A throttle counts after each response: with those of 1 MB, small partitions would arrive before it begins.
     small = {"replica.fetch.max.bytes": "60000", "replica.fetch.response.max.bytes": "60000"}
+    small["auto.leader.rebalance.enable"] = "false"  # it elects leaders by itself every five minutes
     racks = ("a", "b")
     with LocalCluster("moves", brokers=4, racks=racks, dir=folder, heap_bytes=192 << 20, settings=small) as cluster:
         yield cluster
@@ -184,7 +185,7 @@ def test_a_run_is_paused_changed_and_cancelled(brokers: LocalCluster, admin: Adm
         path = tmp_path / "drain.json"
         _plan(brokers, path, "--drain", "4")
         assert _run_plain("reassign", "pause", str(path)).exit_code == 1  # nothing runs it
-        command = ("reassign", "run", str(path), "--yes", "--throttle", "100kB/s", "--bootstrap", brokers.bootstrap)
+        command = ("reassign", "run", str(path), "--yes", "--throttle", "30kB/s", "--bootstrap", brokers.bootstrap)
         with program(*command) as process:
             _await_moving(admin, process)
             assert _run_plain("reassign", "pause", str(path)).exit_code == 0
@@ -194,8 +195,8 @@ def test_a_run_is_paused_changed_and_cancelled(brokers: LocalCluster, admin: Adm
             assert 0 < status["moving"] <= 5  # broker 2 receives that many at a time
             everything = json.loads(_run(brokers, "reassign", "status", "--json").stdout)
             assert {row["topic"] for row in everything} == {"steered"}
-            assert _run_plain("reassign", "throttle", str(path), "150kB/s").exit_code == 0
-            eventually(lambda: "150000" in _throttles(admin).brokers[2].values())
+            assert _run_plain("reassign", "throttle", str(path), "20kB/s").exit_code == 0
+            eventually(lambda: "20000" in _throttles(admin).brokers[2].values())
             assert _run_plain("reassign", "resume", str(path)).exit_code == 0
             assert _run(brokers, "reassign", "cancel", str(path)).exit_code == 0
             code, out, err = _end(process)

@@ -34,7 +34,9 @@ def throttles() -> None:
 @json_option
 @with_admin
 def show(admin: Admin, *, as_json: bool) -> None:
-    """Show the rates of brokers and the throttled replicas of topics, and which no running move needs.
+    """Show rates of brokers and throttled replicas of topics.
+
+    A note says which of them no running move needs.
 
     \b
     Examples:
