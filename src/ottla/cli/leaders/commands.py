@@ -38,8 +38,9 @@ def leaders() -> None:
 def elect(admin: Admin, *, topics: tuple[str, ...], dry_run: bool, as_json: bool) -> None:
     """Make the preferred replica of each partition its leader.
 
-    It is the first in the list of replicas. Without TOPIC, all topics are looked at. After a broker was restarted its partitions are led by others. No data moves. A preferred replica that is down or
-    out of sync cannot lead: these are named, and the exit code is 1.
+    It is the first in the list of replicas. Without TOPIC, all topics are looked at. After a broker was restarted its
+    partitions are led by others. No data moves. A preferred replica that is down or out of sync cannot lead: these are
+    named, and the exit code is 1.
 
     \b
     Examples:

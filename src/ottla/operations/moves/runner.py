@@ -317,7 +317,8 @@ class _Run:
             self._lost_since[broker] = now
             needing = sum(broker in move.added for tp, move in self._moves.items() if tp not in view.having(Stage.DONE))
             if needing:
-                self._tell(f"broker {broker} is down: {needing} partitions wait for it, the others go on")
+                waiting = f"{needing} partition{'s wait' if needing > 1 else ' waits'}"
+                self._tell(f"broker {broker} is down: {waiting} for it, the others go on")
         for broker in sorted(self._lost_since.keys() - view.lost):
             del self._lost_since[broker]
             if broker in metadata.brokers:
