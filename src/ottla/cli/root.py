@@ -25,6 +25,7 @@ COMMANDS = {
     "archive": Entry("ottla.cli.archive.command", "Archive topics as Parquet files or a Delta table."),
     "audit": Entry("ottla.cli.audit.commands", "Count topics by time, compare tiers, and name records that differ."),
     "capacity": Entry("ottla.cli.capacity.command", "Plan brokers, disks, partitions and cores for a load."),
+    "brokers": Entry("ottla.cli.brokers.commands", "List brokers with their replicas and bytes, and drain them."),
     "cluster": Entry(
         "ottla.cli.cluster.commands",
         "Run real Kafka brokers on this machine.",
@@ -42,10 +43,12 @@ COMMANDS = {
     "health": Entry("ottla.cli.health.commands", "Say what is wrong with a cluster, and probe every broker."),
     "lag": Entry("ottla.cli.lag.commands", "Show how far groups are behind, in records and in seconds."),
     "lake": Entry("ottla.cli.lake", "Show, verify and repair archives."),
+    "leaders": Entry("ottla.cli.leaders.commands", "Have the preferred replicas lead."),
     "mirror": Entry("ottla.cli.mirror.commands", "Mirror topics to another cluster, exactly once."),
     "perf": Entry("ottla.cli.perf.commands", "Measure rates, processor time and latency."),
     "produce": Entry("ottla.cli.produce.command", "Send lines or JSON from files or stdin to a topic."),
     "query": Entry("ottla.cli.query", "Show offsets, counts and statistics of topics."),
+    "reassign": Entry("ottla.cli.reassign.commands", "Move replicas between brokers: plan, run, throttle, verify."),
     "replay": Entry("ottla.cli.replay", "Write an archive back into a topic, exactly once."),
     "rollup": Entry(
         "ottla.cli.rollup",
@@ -54,6 +57,7 @@ COMMANDS = {
         packages=("pyspark",),
     ),
     "spool": Entry("ottla.cli.spool", "List, replay and export what a producer left on disk."),
+    "throttles": Entry("ottla.cli.throttles.commands", "Show replication throttles, and clear those left behind."),
     "topics": Entry("ottla.cli.topics.commands", "List, describe, create, alter and delete topics."),
     "work": Entry("ottla.cli.work.commands", "Call a function with all records, on a fleet of nodes."),
 }

@@ -60,6 +60,7 @@ class ClusterRequest:
     version: str | None = None
     heap_bytes: int | None = None
     settings: Mapping[str, str] = field(default_factory=dict)
+    racks: tuple[str, ...] = ()
     redis: bool = False
     secure: bool = False
     plaintext: bool | None = None
@@ -75,6 +76,8 @@ class ClusterRequest:
             raise ConfigError(f"{self.brokers} brokers requested: a local cluster has 1 to {_MAX_BROKERS}")
         if self.heap_bytes is not None and self.heap_bytes < 128 << 20:
             raise ConfigError(f"heap_bytes is {self.heap_bytes}: a broker needs at least {128 << 20} bytes")
+        if not all(rack and rack == rack.strip() for rack in self.racks):
+            raise ConfigError(f"racks are {', '.join(map(repr, self.racks))}: a rack has a name")
         if self.version is not None:
             pinned_jars(self.version)
         if not self.secure and not self.open:
@@ -91,6 +94,7 @@ class ClusterRequest:
             cache_dir=str(self.cache_dir),
             heap_bytes=self.heap_bytes or DEFAULT_HEAP_BYTES,
             settings=dict(self.settings),
+            racks=self.racks,
             users={user: secrets.token_urlsafe(12) for user in USERS} if self.secure else {},
             internal_password=secrets.token_urlsafe(24) if self.secure else "",
             redis=RedisState(free_ports(1, rng)[0]) if self.redis else None,
@@ -105,6 +109,7 @@ class ClusterRequest:
                 ("Kafka", state.version, self.version),
                 ("heap bytes:", state.heap_bytes, self.heap_bytes),
                 ("settings:", dict(state.settings), dict(self.settings) or None),
+                ("racks:", ", ".join(state.racks), ", ".join(self.racks) or None),
                 ("secure:", state.secure, self.secure or None),
                 ("plaintext:", state.open, self.plaintext),
                 ("redis:", state.redis is not None, self.redis or None),

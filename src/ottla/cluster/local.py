@@ -53,7 +53,8 @@ class LocalCluster(ClusterView):
     As a context manager it starts the cluster if it is not running, and removes what it started at the end of the
     block, data included. `up` and `down` do the same without a block; then the brokers outlive this process. With
     `secure`, clients need credentials, unless `plaintext` asks for an open listener as well. With two brokers, both are
-    controllers and the majority is two, so the cluster does not survive a kill.
+    controllers and the majority is two, so the cluster does not survive a kill. With `racks`, brokers are in
+    them in turns, by id.
 
     Raises `ConfigError` for invalid arguments. Methods raise `LocalClusterError` if they fail.
     """
@@ -70,6 +71,7 @@ class LocalCluster(ClusterView):
         dir: str | PathLike[str] | None = None,  # noqa: A002
         version: str | None = None,
         settings: Mapping[str, str] | None = None,
+        racks: Iterable[str] = (),
         heap_bytes: int | None = None,
         timeout: float = 120.0,
         cache_dir: str | PathLike[str] | None = None,
@@ -86,6 +88,7 @@ class LocalCluster(ClusterView):
             plaintext=plaintext,
             version=version,
             settings=dict(settings or {}),
+            racks=tuple(racks),
             heap_bytes=heap_bytes,
             cache_dir=Path(cache_dir).resolve() if cache_dir is not None else default_cache_dir(),
         )

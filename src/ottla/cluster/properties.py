@@ -26,6 +26,7 @@ def node_properties(state: ClusterState, node: NodeState, *, data: Path, certifi
         **({} if state.open else _internal(state.internal_password)),
         **_replication(min(_MAX_REPLICAS, len(state.nodes))),
         **_development(),
+        **({"broker.rack": rack} if (rack := state.rack(node)) is not None else {}),
         "log.dirs": str(data),
         **state.settings,
     }

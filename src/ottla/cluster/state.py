@@ -109,6 +109,8 @@ class ClusterState:
     cache_dir: str
     heap_bytes: int
     settings: Mapping[str, str] = field(default_factory=dict)
+    racks: tuple[str, ...] = ()
+    """The racks that brokers are in, in turns by id; empty for no racks."""
     users: Mapping[str, str] = field(default_factory=dict)
     internal_password: str = ""
     """The password with which the nodes of a secure cluster, and the commands that control it, log in."""
@@ -151,6 +153,10 @@ class ClusterState:
         """Return every port that its processes listen on."""
         redis = [self.redis.port] if self.redis is not None else []
         return [*redis, *(port for node in self.nodes for port in node.ports.taken())]
+
+    def rack(self, node: NodeState) -> str | None:
+        """Return the rack of a node, None without racks."""
+        return self.racks[(node.id - 1) % len(self.racks)] if self.racks else None
 
     def stopped(self) -> ClusterState:
         """Return the cluster without processes and without an owner."""
@@ -343,6 +349,7 @@ def _from_json(row: dict[str, Any]) -> ClusterState:
             **row,
             "phase": Phase(row["phase"]),
             "nodes": tuple(_node(node) for node in row["nodes"]),
+            "racks": tuple(row.get("racks", ())),
             "redis": RedisState(redis["port"], _process(redis["process"])) if redis is not None else None,
             "owner": _process(row["owner"]),
             "guard": _process(row["guard"]),

@@ -46,6 +46,11 @@ class LiveLine:
             self._thread.join()
             self._write(_CLEAR)
 
+    @property
+    def is_live(self) -> bool:
+        """Whether the line is shown: stderr is a terminal."""
+        return self._thread is not None
+
     def say(self, text: str) -> None:
         """Print a message on its own lines."""
         clear = _CLEAR if self._thread is not None else ""

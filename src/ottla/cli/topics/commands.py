@@ -17,6 +17,7 @@ from ottla.cli.options.types import Integer, parsed
 from ottla.cli.output.json_text import json_text
 from ottla.cli.output.tables import terminal_width
 from ottla.cli.topics import declared
+from ottla.cli.topics.replicas import replicas
 from ottla.cli.topics.settings import topic_settings_options
 from ottla.errors import BrokerError
 from ottla.text import printable
@@ -40,6 +41,7 @@ def topics() -> None:
       ottla topics describe clicks --bootstrap localhost:9092
       ottla topics alter clicks --retention 12h --retention-size 50GB --dry-run
       ottla topics add-partitions clicks --total 12
+      ottla topics replicas clicks 3
       ottla topics delete clicks
       ottla topics export --output topics.toml
       ottla topics apply topics.toml --dry-run
@@ -48,6 +50,7 @@ def topics() -> None:
 
 for _command in (declared.diff, declared.apply, declared.export):
     topics.add_command(_command)
+topics.add_command(replicas)
 
 
 @topics.command("list")

@@ -1,0 +1,1 @@
+"""`ottla brokers`: lists brokers, and drains them."""

@@ -1,0 +1,1 @@
+"""`ottla leaders`: has the preferred replicas lead."""

@@ -1,0 +1,1 @@
+"""`ottla reassign`: plans moves of replicas, carries them out, and shows and controls runs."""

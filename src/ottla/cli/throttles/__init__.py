@@ -1,0 +1,1 @@
+"""`ottla throttles`: shows replication throttles, and clears those that no move needs."""
