@@ -35,6 +35,12 @@ COMMANDS = {
         extra="cluster",
         packages=CLUSTER_PACKAGES,
     ),
+    "gateway": Entry(
+        "ottla.cli.gateway.commands",
+        "Take records over HTTP and hand them to Kafka.",
+        extra="gateway",
+        packages=("httptools", "prometheus_client", "starlette", "uvicorn", "uvloop"),
+    ),
     "groups": Entry("ottla.cli.groups.commands", "List, describe, reset and delete consumer groups."),
     "lake": Entry("ottla.cli.lake", "Show, verify and repair archives."),
     "mirror": Entry("ottla.cli.mirror.commands", "Mirror topics to another cluster, exactly once."),

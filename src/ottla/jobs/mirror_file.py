@@ -70,7 +70,7 @@ def read_side(
     root = load(path)
     if bootstrap is not None:
         root = root.over({"bootstrap": bootstrap})
-    return _side(root, environment or {})
+    return brokers_of(root, environment or {})
 
 
 def parse_rate(text: str) -> float:
@@ -118,7 +118,7 @@ def _link(name: str, given: Table, defaults: Table, environment: Mapping[str, st
         "replicas": table.get("replicas", int, "a whole number"),
     }
     policy: dict[str, Any] = {**rules, "priorities": priorities, **({} if patience is None else {"patience": patience})}
-    source, target = (_side(table.table(side), environment) for side in ("source", "target"))
+    source, target = (brokers_of(table.table(side), environment) for side in ("source", "target"))
     settings["audit"] = _audit(table.table("audit"), environment)
     return table.checked(
         lambda: Link(
@@ -132,7 +132,8 @@ def _link(name: str, given: Table, defaults: Table, environment: Mapping[str, st
     )
 
 
-def _side(table: Table, environment: Mapping[str, str]) -> Brokers:
+def brokers_of(table: Table, environment: Mapping[str, str]) -> Brokers:
+    """Return how to reach a cluster, from a table with `bootstrap`, TLS and SASL. Raises `ConfigError`."""
     table.refuse_unknown(_SIDE_KEYS)
     addresses = table.values.get("bootstrap")
     bootstrap = ",".join(table.texts("bootstrap"))
@@ -154,7 +155,7 @@ def _audit(table: Table, environment: Mapping[str, str]) -> LinkAudit | None:
     if tier is None:
         table.fail("has no tier: write where the target stands, such as 'aggregate'")
     side = {key: value for key, value in table.values.items() if key in _SIDE_KEYS}
-    brokers = _side(Table(side, table.place, table.folder), environment) if side else None
+    brokers = brokers_of(Table(side, table.place, table.folder), environment) if side else None
     given: dict[str, Any] = {
         "topic": topic,
         "bucket_seconds": table.get("bucket", int, "whole seconds"),

@@ -310,6 +310,10 @@ class BulkDelivery:
     def outcomes(self, timeout: float | None = None) -> Iterator[Decided]:
         """Yield the outcome of all rows, delivered and failed. Waits and raises `TimeoutError` like `result`."""
         _wait(self, timeout)
+        yield from self.decided()
+
+    def decided(self) -> Iterator[Decided]:
+        """Yield the outcomes that are known by now, without waiting."""
         before = 0
         for shipment in self._sent:
             for placement in shipment.placements:
