@@ -171,6 +171,8 @@ class Guard(HttpToolsProtocol):
             self._stop(Problem(400, "the request needs one valid Host header"))
         if b"transfer-encoding" in self._seen and (version == "1.0" or b"content-length" in self._seen):
             self._stop(Problem(400, "the request has two framings of its body"))
+        if self.parser.should_upgrade():
+            self._stop(Problem(400, "Upgrade is not supported: use HTTP/1.1"))
         if not self.url.startswith(b"/"):
             self._stop(Problem(400, "the request line needs a path"))
         self._is_in_head = False

@@ -186,7 +186,7 @@ class KeyedWriter:
                 if not self._fenced:
                     self._write([job])
             return
-        if written is None:  # nobody knows yet whether it is committed: the log does
+        if written is None:  # it is not known whether it is committed: the log says
             self._table = None
             self._recover()
             for job in jobs:
