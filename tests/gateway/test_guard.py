@@ -145,7 +145,9 @@ def test_requests_under_way_end_while_new_connections_are_refused() -> None:
 def test_a_body_may_be_compressed() -> None:
     body = gzip.compress(b'{"records":[{"value":1},{"value":2}]}')
     with plain_listener() as plain:
-        request = _HEAD + b"Connection: close\r\nContent-Encoding: gzip\r\nContent-Length: %d\r\n\r\n" % len(body) + body
+        request = (
+            _HEAD + b"Connection: close\r\nContent-Encoding: gzip\r\nContent-Length: %d\r\n\r\n" % len(body) + body
+        )
         assert b'"records":2' in exchange(plain.port, request)
 
 

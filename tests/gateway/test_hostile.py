@@ -102,7 +102,10 @@ HOSTILE: dict[str, tuple[bytes, int | tuple[int, ...]]] = {
     "another method": (b"DELETE /v1/topics HTTP/1.1\r\n" + _HOST + _CLOSE + b"\r\n", 405),
     "TRACE": (b"TRACE /v1/topics HTTP/1.1\r\n" + _HOST + _CLOSE + b"\r\n", 405),
     # Queries.
-    "a query in broken UTF-8": (_post(b"Content-Length: 2\r\n", line=_LINE.replace(b"records", b"records?key=%ff")), 400),
+    "a query in broken UTF-8": (
+        _post(b"Content-Length: 2\r\n", line=_LINE.replace(b"records", b"records?key=%ff")),
+        400,
+    ),
     "a parameter twice": (_post(b"Content-Length: 2\r\n", line=_LINE.replace(b"records", b"records?key=a&key=b")), 400),
     "a thousand parameters": (
         _post(b"Content-Length: 2\r\n", line=_LINE.replace(b"records", b"records?" + b"a=&" * 1000)),
@@ -128,7 +131,10 @@ HOSTILE: dict[str, tuple[bytes, int | tuple[int, ...]]] = {
     "a broken line": (_sized(b'1\n2\n{"a":\n', kind=_NDJSON), 400),
     "no Arrow": (_sized(b"nonsense", kind=b"Content-Type: application/vnd.apache.arrow.stream\r\n"), 400),
     "an endless Arrow schema": (
-        _sized(b"\xff\xff\xff\xff\xff\xff\xff\x7f" + b"a" * 100, kind=b"Content-Type: application/vnd.apache.arrow.stream\r\n"),
+        _sized(
+            b"\xff\xff\xff\xff\xff\xff\xff\x7f" + b"a" * 100,
+            kind=b"Content-Type: application/vnd.apache.arrow.stream\r\n",
+        ),
         400,
     ),
     "too large": (_sized(b"[" + b"1," * (5 << 20) + b"1]"), 413),

@@ -97,7 +97,7 @@ class Gateway:
             Admin(settings.cluster, client_id=settings.cluster.client_id), accepts_unknown=settings.spool is not None
         )
         self._resources.callback(self._directory.close)
-        self._directory.refresh()
+        self._directory.start()
         if "http" in self._sockets:
             self._http = self._http_listener(intake)
             self.listeners.append(self._http)
@@ -235,7 +235,6 @@ class Gateway:
         missing = {}
         if self._is_stopping:
             missing["gateway"] = "it is stopping"
-        self._directory.refresh()
         if not self._directory.is_fresh and self.settings.spool is None:
             missing["brokers"] = "none has answered lately, and there is no spool"
         return missing

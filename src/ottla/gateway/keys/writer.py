@@ -233,7 +233,7 @@ class KeyedWriter:
                 done.append(Done(job.name, job.digest, now, outcome))
             entries = [encode_entry(self._gateway, each) for each in done]
             producer.send_many(self._topic, entries).result(seconds)
-        except Fenced:
+        except (Fenced, _Refused):
             raise
         except (OttlaError, TimeoutError) as error:
             raise _Refused(problem_of(error)) from error
