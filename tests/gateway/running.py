@@ -48,11 +48,9 @@ def gateway(bootstrap: str, **settings: Any) -> Iterator[Gateway]:
         running.stop()
 
 
-def ask(
-    port: int, method: str, path: str, body: bytes | str = b"", *, seconds: float = 60.0, **headers: str
-) -> Answered:
+def ask(port: int, method: str, path: str, body: bytes | str = b"", /, **headers: str) -> Answered:
     """Send one request; names of headers have _ for -."""
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=seconds)
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
     try:
         named = {name.replace("_", "-"): value for name, value in headers.items()}
         connection.request(method, path, body or None, named)

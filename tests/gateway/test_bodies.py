@@ -7,6 +7,7 @@ import gzip
 import json
 import random
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import cramjam
@@ -105,7 +106,7 @@ def test_an_arrow_stream_is_a_table() -> None:
     ("body", "kind", "query", "status", "place"),
     [
         ('1\n2\n{"a":', _NDJSON, {}, 400, "line 3"),
-        ('{}\n{"vlaue":1}', _NDJSON, {"shape": "record"}, 400, "line 2"),
+        ('{}\n{"valu":1}', _NDJSON, {"shape": "record"}, 400, "line 2"),
         ('{"records":[{},{"key":1}]}', _JSON, {}, 400, "$.records[1].key"),
         ('{"records":[{},{"base64":"a"}]}', _JSON, {}, 400, "record 1"),
         ('{"records":[{"value":1,"text":"a"}]}', _JSON, {}, 400, "record 0"),
@@ -136,7 +137,7 @@ def test_a_v2_body_has_one_format_for_all() -> None:
         Incoming(None, b"k")
     ]
     for wrong, form in ((b'{"records":[]}', "json"), (b'{"records":[{"value":"a"}]}', "binary"), (b"[]", "json")):
-        problem = _problem(lambda wrong=wrong, form=form: read_v2(wrong, form, partition=None, limits=_LIMITS))
+        problem = _problem(partial(read_v2, wrong, form, partition=None, limits=_LIMITS))
         assert problem.status == 422
 
 
@@ -179,7 +180,7 @@ def test_v3_records_say_what_they_are() -> None:
         (b'{"entries":[{"id":1}]}', 42208),
         (b'{"entries":[{"id":"a b"}]}', 42208),
     ):
-        assert _problem(lambda body=body: read_v3_batch(body, _LIMITS)).code == code
+        assert _problem(partial(read_v3_batch, body, _LIMITS)).code == code
 
 
 @given(st.lists(st.dictionaries(st.text(max_size=8), _values, max_size=3), max_size=6), st.data())
@@ -307,8 +308,8 @@ def test_a_hundred_thousand_odd_bodies_are_read_or_refused_and_nothing_else() ->
         body = _mutated(chance)
         try:
             rows = _READERS[number % len(_READERS)](body)
-        except Problem as problem:
-            refused.append(problem)
+        except Problem as wrong:
+            refused.append(wrong)
         else:
             for row in rows if isinstance(rows, list) else ():
                 row = row[0] if isinstance(row, tuple) else row

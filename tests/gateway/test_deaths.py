@@ -40,6 +40,11 @@ class Load:
         """Numbers that were answered with one of these."""
         return {number for number, found in self.answers.copy().items() if found and found[-1] in statuses}
 
+    def goes_on(self, more: int) -> None:
+        """Wait until that many more records are written."""
+        before = len(self.with_status(200))
+        eventually(lambda: len(self.with_status(200)) > before + more, f"{more} more are written", seconds=90)
+
     def stop(self) -> None:
         """End it."""
         self._is_stopped.set()
@@ -126,14 +131,10 @@ def test_a_repeated_key_writes_once_although_the_gateway_is_killed(kafka: LocalC
     with program(kafka.bootstrap, tmp_path, "--name", topic) as running:
         load = Load(_poster(running.port, topic, Idempotency_Key="number {}"), repeats=True)
         for _ in range(3):
-            before = len(load.with_status(200))
-            eventually(
-                lambda before=before: len(load.with_status(200)) > before + 30, "records are written", seconds=90
-            )
+            load.goes_on(30)
             running.kill()
             running.start()
-        before = len(load.with_status(200))
-        eventually(lambda: len(load.with_status(200)) > before + 30, "records are written again", seconds=90)
+        load.goes_on(30)
         load.stop()
         done = load.with_status(200)
         assert running.stop() == 0
@@ -196,8 +197,7 @@ def test_a_restart_refuses_no_connection(kafka: LocalCluster, tmp_path: Path) ->
             starts = running.log.count("/v1/topics")
             running.process.send_signal(signal.SIGUSR2)
             running.await_start(starts)
-            before = len(load.with_status(200))
-            eventually(lambda before=before: len(load.with_status(200)) > before + 50, "records are written again")
+            load.goes_on(50)
         load.stop()
         assert running.process.pid == pid
         assert running.stop() == 0

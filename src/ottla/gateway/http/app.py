@@ -7,6 +7,7 @@ ASGI calls come in. Each is identified, handled and counted, and gets one answer
 from __future__ import annotations
 
 import logging
+import traceback
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -125,8 +126,11 @@ class App:
             return
         except (OttlaError, TimeoutError) as error:
             answer = self._problem(problem_of(error), content_type)
-        except Exception:
-            _log.exception("a handler of %s failed", path.template)
+        except Exception as error:
+            # Not its text, which may have a payload.
+            place = traceback.extract_tb(error.__traceback__)[-1]
+            kind = type(error).__name__
+            _log.error("a handler of %s failed: %s at %s:%s", path.template, kind, place.filename, place.lineno)
             answer = self._problem(Problem(500, "an error of the gateway; its log has the reason"), content_type)
         self._counters.answered(path.template, answer.status)
         await answer.send(send)

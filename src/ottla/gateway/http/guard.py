@@ -23,6 +23,9 @@ from uvicorn.server import ServerState
 from ottla.gateway.http.limits import Limits
 from ottla.gateway.http.problems import Problem
 
+_LAST_CHANCE_SECONDS = 1.0
+"""What a connection without a request gets when the listener stops: closing it at once would reset a request that is
+on its way."""
 CONNECTION = "ottla.connection"
 """Where a request's scope has its `Connection`."""
 _ONCE = frozenset(
@@ -89,6 +92,15 @@ class Guard(HttpToolsProtocol):
         if self._answer_timer is not None:
             self._answer_timer.cancel()
         super().connection_lost(exc)
+
+    def shutdown(self) -> None:
+        """End after the request under way; a connection that has sent none yet may be about to: it gets a moment."""
+        cycle: Any = self.cycle
+        if cycle is None and not self._is_ended:
+            self._disarm()
+            self._timer = self.loop.call_later(_LAST_CHANCE_SECONDS, self.transport.close)
+            return
+        super().shutdown()
 
     def data_received(self, data: bytes) -> None:
         """Parse, and turn what is wrong into an answer."""
