@@ -76,7 +76,7 @@ def ratios(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     by_place = {(row["what"], row["peer"]): row for row in rows}
 
     def compared(figure: str, what: str, theirs: str) -> float:
-        return round(by_place[what, "ottla"][figure] / by_place[what, theirs][figure], 3)
+        return float(round(by_place[what, "ottla"][figure] / by_place[what, theirs][figure], 3))
 
     return {
         "produce_vs_bare": compared("requests_per_second", "one record", "bare"),
@@ -191,7 +191,7 @@ def _idle_memory(bootstrap: str) -> dict[str, int]:
 
 def _cpu_seconds(pid: int) -> float:
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / _TICKS
+    return float(int(fields[11]) + int(fields[12])) / float(_TICKS)
 
 
 def _resident_bytes(pid: int) -> int:

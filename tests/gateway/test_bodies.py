@@ -106,7 +106,7 @@ def test_an_arrow_stream_is_a_table() -> None:
     ("body", "kind", "query", "status", "place"),
     [
         ('1\n2\n{"a":', _NDJSON, {}, 400, "line 3"),
-        ('{}\n{"valu":1}', _NDJSON, {"shape": "record"}, 400, "line 2"),
+        ('{}\n{"nonesuch":1}', _NDJSON, {"shape": "record"}, 400, "line 2"),
         ('{"records":[{},{"key":1}]}', _JSON, {}, 400, "$.records[1].key"),
         ('{"records":[{},{"base64":"a"}]}', _JSON, {}, 400, "record 1"),
         ('{"records":[{"value":1,"text":"a"}]}', _JSON, {}, 400, "record 0"),

@@ -122,7 +122,7 @@ HOSTILE: dict[str, tuple[bytes, int | tuple[int, ...]]] = {
     "deep lines": (_sized(b"[" * 100_000, kind=_NDJSON), 400),
     "no records": (_sized(b'{"records":[]}'), 422),
     "too many records": (_sized(b"1\n" * 50_001, kind=_NDJSON), 413),
-    "an unknown field": (_sized(b'{"records":[{"valu":1}]}'), 400),
+    "an unknown field": (_sized(b'{"records":[{"nonesuch":1}]}'), 400),
     "a time in the far future": (_sized(b'{"records":[{"timestamp":1e300}]}'), 400),
     "a time that is no number": (_sized(b'{"records":[{"timestamp":NaN}]}'), 400),
     "a negative partition": (_sized(b'{"records":[{"partition":-1}]}'), 400),
