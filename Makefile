@@ -69,6 +69,7 @@ bench: java $(STAMP) warm
 	@$(BIN)/python -m bench mirror
 	@$(BIN)/python -m bench audit
 	@$(BIN)/python -m bench operations
+	@$(BIN)/python -m bench gateway
 
 soak: java $(STAMP) warm
 	@$(BIN)/pytest -m long $(TOGETHER)

@@ -8,12 +8,13 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from bench import audit, consume, fleet, harness, mirror, operations, produce, scale, spark, start, wire
+from bench import audit, consume, fleet, gateway, harness, mirror, operations, produce, scale, spark, start, wire
 
 BENCHES: dict[str, tuple[Callable[[harness.Effort], dict[str, Any]], Callable[[dict[str, Any]], str]]] = {
     "audit": (audit.run, audit.table),
     "consume": (consume.run, consume.table),
     "fleet": (fleet.run, fleet.table),
+    "gateway": (gateway.run, gateway.table),
     "mirror": (mirror.run, mirror.table),
     "operations": (operations.run, operations.table),
     "produce": (produce.run, produce.table),

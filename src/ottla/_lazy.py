@@ -17,6 +17,7 @@ EXTRAS = {
     "delta": ("deltalake",),
     "fleet": ("redis",),
     "operations": ("ortools",),
+    "gateway": ("httptools", "starlette", "uvicorn", "uvloop"),
     "prometheus": ("prometheus_client",),
     "spark": ("pyspark",),
 }

@@ -87,3 +87,20 @@ def test_one_write_to_the_disk_serves_all_who_wait(kafka: LocalCluster, tmp_path
             thread.join(30)
         assert not any(thread.is_alive() for thread in threads)
         assert 1 <= calls < 20
+
+
+def test_what_is_known_of_a_delivery_can_be_asked_before_all_of_it_is(kafka: LocalCluster) -> None:
+    topic = _topic(kafka, "known")
+    with Producer(kafka.bootstrap, batching=Batching(linger=30.0)) as producer:
+        delivery = Intake(producer, has_spool=False).send(
+            topic, [Incoming(b"x", partition=0), Incoming(b"y", partition=9)]
+        )
+        eventually(lambda: list(delivery.decided()), "the record for a partition that is not there is refused")
+        assert [(each.rows.tolist(), each.error is None) for each in delivery.decided()] == [([1], False)]
+        assert not delivery.done
+        with pytest.raises(OttlaError):
+            producer.flush(30)
+        assert sorted((each.rows.tolist(), each.error is None) for each in delivery.decided()) == [
+            ([0], True),
+            ([1], False),
+        ]

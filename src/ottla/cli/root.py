@@ -39,6 +39,12 @@ COMMANDS = {
         extra="cluster",
         packages=CLUSTER_PACKAGES,
     ),
+    "gateway": Entry(
+        "ottla.cli.gateway.commands",
+        "Take records over HTTP and hand them to Kafka.",
+        extra="gateway",
+        packages=("httptools", "prometheus_client", "starlette", "uvicorn", "uvloop"),
+    ),
     "groups": Entry("ottla.cli.groups.commands", "List, describe, reset and delete consumer groups."),
     "health": Entry("ottla.cli.health.commands", "Say what is wrong with a cluster, and probe every broker."),
     "lag": Entry("ottla.cli.lag.commands", "Show how far groups are behind, in records and in seconds."),

@@ -15,8 +15,8 @@ from typing import Protocol
 
 import pyarrow as pa
 
-from ottla.errors import OttlaError
-from ottla.produce.delivery import BulkDelivery
+from ottla.errors import KeptInSpool, OttlaError
+from ottla.produce.delivery import BulkDelivery, Delivery
 from ottla.produce.producer import Producer
 
 _PERSIST_SECONDS = 30.0
@@ -57,6 +57,12 @@ class Intake:
             )
         return self.producer.send_table(topic, as_table(records))
 
+    def send_one(self, topic: str, record: Incoming) -> Delivery:
+        """Hand over one record, which costs less than a list of one. Raises as `Producer.send` does."""
+        return self.producer.send(
+            topic, record.value, record.key, record.headers or None, record.partition, record.timestamp
+        )
+
     def send_table(self, topic: str, table: pa.Table | pa.RecordBatch) -> BulkDelivery:
         """Hand over a table, as for `Producer.send_table`."""
         return self.producer.send_table(topic, table)
@@ -74,6 +80,10 @@ class Intake:
         except OttlaError as error:
             lost(topic, count - getattr(error, "accepted", 0), *times, error)
             return
+        self.watch(topic, delivery, times, lost=lost)
+
+    def watch(self, topic: str, delivery: BulkDelivery, times: tuple[float, float], *, lost: Loss) -> None:
+        """Count what of a delivery fails later. What stays in the spool has not failed."""
         delivery.add_done_callback(lambda done: _count_lost(done, topic, times, lost))
 
     def persisted(self) -> Future[None]:
@@ -114,7 +124,7 @@ _HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 
 def _count_lost(delivery: BulkDelivery, topic: str, times: tuple[float, float], lost: Loss) -> None:
     for decided in delivery.outcomes(0):
-        if decided.error is not None:
+        if decided.error is not None and not isinstance(decided.error, KeptInSpool):
             lost(topic, len(decided.rows), *times, decided.error)
 
 

@@ -71,7 +71,7 @@ def read_side(
     root = load(path, hint=_FROM_MIRRORMAKER)
     if bootstrap is not None:
         root = root.over({"bootstrap": bootstrap})
-    return _side(root, environment or {})
+    return brokers_of(root, environment or {})
 
 
 def parse_rate(text: str) -> float:
@@ -102,7 +102,7 @@ def _link(name: str, given: Table, defaults: Table, environment: Mapping[str, st
         return {str(names[topic]): value for topic, value in topics.values.items()}
 
     rules = {key: value for key in _RULES if (value := table.text(key)) is not None}
-    patience = _seconds(table, "patience")
+    patience = table.seconds("patience")
     priorities = at_target("priorities")
     for topic, priority in priorities.items():
         if not isinstance(priority, int) or isinstance(priority, bool):
@@ -119,7 +119,7 @@ def _link(name: str, given: Table, defaults: Table, environment: Mapping[str, st
         "replicas": table.get("replicas", int, "a whole number"),
     }
     policy: dict[str, Any] = {**rules, "priorities": priorities, **({} if patience is None else {"patience": patience})}
-    source, target = (_side(table.table(side), environment) for side in ("source", "target"))
+    source, target = (brokers_of(table.table(side), environment) for side in ("source", "target"))
     settings["audit"] = _audit(table.table("audit"), environment)
     return table.checked(
         lambda: Link(
@@ -133,14 +133,15 @@ def _link(name: str, given: Table, defaults: Table, environment: Mapping[str, st
     )
 
 
-def _side(table: Table, environment: Mapping[str, str]) -> Brokers:
+def brokers_of(table: Table, environment: Mapping[str, str]) -> Brokers:
+    """Return how to reach a cluster, from a table with `bootstrap`, TLS and SASL. Raises `ConfigError`."""
     table.refuse_unknown(_SIDE_KEYS)
     addresses = table.values.get("bootstrap")
     bootstrap = ",".join(table.texts("bootstrap"))
     if addresses is None:
         table.fail("has no bootstrap: write HOST:PORT,...")
     table.checked(lambda: parse_bootstrap(bootstrap))
-    timeout = _seconds(table, "timeout")
+    timeout = table.seconds("timeout")
     security = Security(tls=_tls(table, environment), sasl=_sasl(table, environment))
     timeouts = table.checked(lambda: Timeouts() if timeout is None else Timeouts(total=timeout))
     return Brokers(bootstrap=bootstrap, security=security, client_id=CLIENT, timeouts=timeouts)
@@ -155,11 +156,11 @@ def _audit(table: Table, environment: Mapping[str, str]) -> LinkAudit | None:
     if tier is None:
         table.fail("has no tier: write where the target stands, such as 'aggregate'")
     side = {key: value for key, value in table.values.items() if key in _SIDE_KEYS}
-    brokers = _side(Table(side, table.place, table.folder), environment) if side else None
+    brokers = brokers_of(Table(side, table.place, table.folder), environment) if side else None
     given: dict[str, Any] = {
         "topic": topic,
         "bucket_seconds": table.get("bucket", int, "whole seconds"),
-        "every": _seconds(table, "every"),
+        "every": table.seconds("every"),
         "headers_only": table.get("headers_only", bool, "true or false"),
     }
     known = {key: value for key, value in given.items() if value is not None}
@@ -245,15 +246,6 @@ def _start(table: Table) -> Bound:
     if isinstance(value, bool) or not isinstance(value, str | int) or (isinstance(value, int) and value < 0):
         table.fail(f"start must be 'earliest', 'latest', an offset or a time, got {shown(value)}")
     return value
-
-
-def _seconds(table: Table, key: str) -> float | None:
-    value = table.values.get(key)
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
-        table.fail(f"{key} must be seconds above 0, got {shown(value)}")
-    return float(value)
 
 
 def _rate(table: Table, key: str, value: object) -> float | None:

@@ -114,8 +114,8 @@ class Placement(msgspec.Struct, gc=False, frozen=True):
 
     def pieces(self) -> Iterator[tuple[range, Outcome]]:
         """The outcomes, each with the indexes in the batch of those of our records that have it."""
-        outcomes = self.carrier.outcomes
-        for outcome, following in zip(outcomes, [*outcomes[1:], None], strict=True):
+        outcomes = tuple(self.carrier.outcomes)  # the sender may add one meanwhile
+        for outcome, following in zip(outcomes, (*outcomes[1:], None), strict=False):
             end = self.first + len(self.rows)
             stop = end if following is None else min(end, following.first)
             numbers = range(max(self.first, outcome.first), stop)
@@ -310,9 +310,13 @@ class BulkDelivery:
     def outcomes(self, timeout: float | None = None) -> Iterator[Decided]:
         """Yield the outcome of all rows, delivered and failed. Waits and raises `TimeoutError` like `result`."""
         _wait(self, timeout)
+        yield from self.decided()
+
+    def decided(self) -> Iterator[Decided]:
+        """Yield the outcomes that are known by now, without waiting."""
         before = 0
         for shipment in self._sent:
-            for placement in shipment.placements:
+            for placement in tuple(shipment.placements):
                 carrier, rows, first = placement.carrier, placement.rows, placement.first
                 tp = TopicPartition(carrier.topic, carrier.partition)
                 for numbers, outcome in placement.pieces():

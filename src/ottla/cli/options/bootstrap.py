@@ -56,6 +56,17 @@ def _resolved(context: click.Context, parameter: click.Parameter, value: str | N
     return _running_cluster()
 
 
+def find_bootstrap() -> str:
+    """Return the brokers of the environment or the local cluster, and announce them. Raises `UsageError` without any.
+
+    For a command whose file may name the brokers.
+    """
+    if named := os.environ.get(VARIABLE):
+        click.echo(f"using {VARIABLE}={named}", err=True)
+        return named
+    return _running_cluster()
+
+
 def _running_cluster() -> str:
     clusters = _local_clusters(os.environ.get(DIR_VARIABLE))
     running = {cluster.name: cluster.bootstrap for cluster in clusters if cluster.bootstrap is not None}

@@ -1,0 +1,182 @@
+"""`ottla gateway run`: a gateway in this process, until a signal."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ottla.cli.errors import CommandFailed, UsageError
+from ottla.cli.gateway.handover import given_sockets, notify, restart
+from ottla.cli.options.security import security_options
+from ottla.cli.options.types import Size, parsed
+from ottla.cli.terminal.stopping import Stopping
+from ottla.text import printable
+
+if TYPE_CHECKING:
+    from ottla.config import Security
+    from ottla.gateway.running import Gateway
+    from ottla.gateway.settings import Listen, Settings
+
+_WAIT_SECONDS = 0.1
+
+
+def _listen(text: str) -> Listen:
+    from ottla.gateway.settings import parse_listen
+
+    return parse_listen(text)
+
+
+@click.command()
+@click.option(
+    "--http",
+    metavar="[HOST:]PORT",
+    callback=parsed(_listen),
+    help="Serve HTTP there, on this machine unless HOST is given.",
+)
+@click.option(
+    "--ops", metavar="[HOST:]PORT", callback=parsed(_listen), help="Serve health, metrics and /openapi.json there."
+)
+@click.option(
+    "--spool",
+    type=click.Path(file_okay=False, path_type=Path),
+    metavar="DIR",
+    help="Keep records in DIR until they are acknowledged; those already there are delivered first.",
+)
+@click.option("--name", metavar="NAME", help="Of this gateway; its idempotency keys belong to it.  [default: default]")
+@click.option("--audit-tier", metavar="NAME", help="Count what is acknowledged for the audit, as this tier.")
+@click.option(
+    "--compat",
+    multiple=True,
+    type=click.Choice(["kafboy", "flasfka"]),
+    help="Serve the routes of this project, too. Repeatable.",
+)
+@click.option("--max-record-size", type=Size(1, (1 << 30) - 1), help="Largest record to take.  [default: 1MB]")
+@click.option("--config", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="TOML file with settings.")
+@click.option(
+    "--insecure-anyone-may-write",
+    "is_insecure",
+    is_flag=True,
+    help="Listen beyond this machine without logins and rules.",
+)
+@click.option(
+    "--bootstrap",
+    metavar="HOST:PORT,...",
+    help="Brokers to connect to first.  [default: those of --config, OTTLA_BOOTSTRAP, the running local cluster]",
+)
+@security_options
+@click.pass_context
+def run(
+    context: click.Context,
+    /,
+    *,
+    config: Path | None,
+    bootstrap: str | None,
+    security: Security,
+    **given: Any,
+) -> None:
+    """Run a gateway until Ctrl-C or SIGTERM.
+
+    A request is answered when the brokers have acknowledged its records; with --spool also when the disk has them, if
+    the client asks for that. The first signal stops it in order: no new connections, requests under way end, records
+    are flushed, what is left stays in the spool. SIGUSR2 does the same and starts the program again on the same
+    sockets: connections wait meanwhile, none is refused. Exit codes: 0 after a signal, 1 if it cannot run, 2 usage
+    error.
+
+    \b
+    Examples:
+      ottla gateway run --http 8082
+      ottla gateway run --http 8082 --ops 8083 --spool /var/lib/ottla/spool
+      ottla gateway run --config /etc/ottla/gateway.toml
+    """
+    from ottla.gateway.running import Gateway
+
+    sockets = given_sockets(os.environ)
+    settings = _settings(config, bootstrap, security, given)
+    if settings.http is None and "http" not in sockets:
+        raise UsageError("nothing to listen on: pass --http PORT")
+    gateway = Gateway(settings, sockets=sockets)
+    restarting = _Asked(signal.SIGUSR2)
+    with Stopping("stopping: finishing requests and flushing records; press Ctrl-C again to abort") as stopping:
+        gateway.start()
+        _announce(gateway)
+        notify(os.environ, "READY=1")
+        while not stopping.asked:
+            if restarting.is_asked:
+                restarting.is_asked = False
+                if _may_restart(config, bootstrap, security, given):
+                    break
+            time.sleep(_WAIT_SECONDS)
+        notify(os.environ, "STOPPING=1" if stopping.asked else "STATUS=restarting")
+        gateway.stop(keep_sockets=not stopping.asked)
+    if not stopping.asked:
+        restart(gateway.sockets, os.environ)
+
+
+class _Asked:
+    """Notes a signal."""
+
+    def __init__(self, number: signal.Signals) -> None:
+        self.is_asked = False
+        signal.signal(number, self._handle)
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        self.is_asked = True
+
+
+def _settings(config: Path | None, bootstrap: str | None, security: Security, given: dict[str, Any]) -> Settings:
+    from dataclasses import replace
+
+    from ottla.cli.options.bootstrap import find_bootstrap
+    from ottla.config import PLAINTEXT, parse_bootstrap
+    from ottla.errors import ConfigError
+    from ottla.gateway.settings import CLIENT, Settings
+    from ottla.gateway.settings_file import read_settings
+    from ottla.net.access import ClusterAccess
+    from ottla.tally.settings import Audit
+
+    if bootstrap is not None:
+        try:
+            parse_bootstrap(bootstrap)
+        except ConfigError as error:
+            raise UsageError(f"--bootstrap: {error}") from error
+    changed: dict[str, Any] = {name: given[name] for name in ("http", "ops", "name")}
+    changed["spool"] = given["spool"]
+    changed["max_record_bytes"] = given["max_record_size"]
+    changed["compat"] = frozenset(given["compat"]) or None
+    changed["is_insecure"] = given["is_insecure"] or None
+    if given["audit_tier"] is not None:
+        changed["audit"] = Audit(tier=given["audit_tier"])
+    known = {name: value for name, value in changed.items() if value is not None}
+    if config is not None:
+        if security != PLAINTEXT:
+            raise UsageError("--config has TLS and SASL of the cluster in its table [cluster]: leave the options out")
+        return replace(read_settings(config, bootstrap=bootstrap, environment=os.environ), **known)
+    access = ClusterAccess(bootstrap=bootstrap or find_bootstrap(), security=security, client_id=CLIENT)
+    return Settings(cluster=access, **known)
+
+
+def _may_restart(config: Path | None, bootstrap: str | None, security: Security, given: dict[str, Any]) -> bool:
+    """Whether the settings are still sound; a file that was broken meanwhile is reported."""
+    try:
+        _settings(config, bootstrap, security, given)
+    except (CommandFailed, ValueError) as error:
+        click.echo(f"warning: the settings are not sound any more: {printable(str(error))}", err=True)
+        return False
+    return True
+
+
+def _announce(gateway: Gateway) -> None:
+    settings = gateway.settings
+    scheme = "https" if settings.tls is not None else "http"
+    if gateway.http_address is not None:
+        click.echo(f"gateway {settings.name!r}: {scheme}://{gateway.http_address}/v1/topics", err=True)
+    if gateway.ops_address is not None:
+        click.echo(f"gateway {settings.name!r}: http://{gateway.ops_address}/metrics", err=True)
+    if settings.is_insecure and gateway.http_address is not None and not gateway.http_address.is_loopback:
+        click.echo("warning: anyone who can connect may write", err=True)

@@ -1,0 +1,81 @@
+"""The OpenAPI page: the routes that this gateway serves, as a value. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Any
+
+from ottla.gateway.http.app import Path, StreamPath
+from ottla.gateway.http.bodies import ARROW, BINARY, JSON, NDJSON
+from ottla.gateway.http.rest_bodies import FORMATS
+
+_PARAMETER = re.compile(r"\{(\w+)\}")
+_NATIVE = "/v1/topics/{topic}/records"
+_QUERIES = {
+    "ack": ("all, spool or none: what the answer waits for", ["all", "spool", "none"]),
+    "detail": ("record: the answer has partition and offset of each record", ["record"]),
+    "shape": ("of a line or body: a value, or a record with key, headers and so on", ["value", "record"]),
+    "key": ("the key of the records", None),
+}
+_STATUSES = {
+    "200": "every record is acknowledged",
+    "202": "the records are on disk",
+    "204": "the records were taken; the answer waits for nothing",
+    "207": "some records failed; the body says which",
+    "400": "the request cannot be read",
+    "401": "a login is needed",
+    "403": "no rule allows it",
+    "404": "no such topic or partition",
+    "413": "a limit of size; the body names it",
+    "415": "a content type or encoding that is not supported",
+    "422": "the request can be read and is refused",
+    "429": "the client sends too much",
+    "503": "not written; try again after Retry-After",
+    "504": "the outcome is unknown",
+}
+_READS = ("200", "400", "401", "403", "404", "503")
+
+
+def document(paths: Iterable[Path | StreamPath], *, version: str) -> dict[str, Any]:
+    """Return the description of routes."""
+    described: dict[str, dict[str, Any]] = {}
+    for path in paths:
+        described.setdefault(path.template, {})[path.method.lower()] = _operation(path)
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "Ottla gateway", "version": version},
+        "paths": dict(sorted(described.items())),
+        "components": {"securitySchemes": {name: {"type": "http", "scheme": name} for name in ("basic", "bearer")}},
+        "security": [{}, {"basic": []}, {"bearer": []}],
+    }
+
+
+def _operation(path: Path | StreamPath) -> dict[str, Any]:
+    parameters: list[dict[str, Any]] = [
+        {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
+        for name in _PARAMETER.findall(path.template)
+    ]
+    if path.template == _NATIVE:
+        for name, (text, values) in _QUERIES.items():
+            schema = {"type": "string", **({"enum": values} if values else {})}
+            parameters.append({"name": name, "in": "query", "description": text, "schema": schema})
+    writes = path.method == "POST"
+    if writes:
+        parameters.append({"name": "Idempotency-Key", "in": "header", "schema": {"type": "string", "maxLength": 200}})
+    operation: dict[str, Any] = {
+        "summary": path.summary,
+        "parameters": parameters,
+        "responses": {status: {"description": _STATUSES[status]} for status in (_STATUSES if writes else _READS)},
+    }
+    if writes:
+        operation["requestBody"] = {"required": True, "content": {name: {} for name in _content_types(path)}}
+    return operation
+
+
+def _content_types(path: Path | StreamPath) -> list[str]:
+    if path.template == _NATIVE:
+        return [JSON, *NDJSON, *BINARY, ARROW]
+    if path.template.startswith("/topics/"):
+        return [name for name in FORMATS if name]
+    return [JSON]

@@ -1,0 +1,138 @@
+"""What went wrong with a request, as status, code and text, and which error of a producer means what.
+
+Errors come in, `Problem` values go out. Texts name limits, topics and places in the body, never its content.
+"""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+
+import msgspec
+
+from ottla.errors import (
+    BrokerError,
+    BufferFull,
+    ConfigError,
+    Fenced,
+    InputError,
+    KeptInSpool,
+    NotDelivered,
+    OttlaError,
+    RecordTooLarge,
+    SpoolFull,
+)
+from ottla.text import printable
+
+_LONGEST_TEXT = 300
+_RETRY_SECONDS = 1
+
+
+class Problem(Exception):
+    """Ends a request with this answer. `code` is the one of the REST Proxy, by default the status."""
+
+    def __init__(
+        self, status: int, text: str, *, code: int = 0, limit: str = "", retry_after: int = 0, is_closing: bool = False
+    ) -> None:
+        self.status = status
+        self.text = printable(text, keep="\n")[:_LONGEST_TEXT]
+        self.code = code or status
+        self.limit = limit
+        """The name of the limit that was hit, if any."""
+        self.retry_after = retry_after
+        self.is_closing = is_closing
+        """Whether the connection must not be used for another request."""
+        super().__init__(self.text)
+
+    def body(self) -> bytes:
+        """Return the answer's body."""
+        answer: dict[str, object] = {"error_code": self.code, "message": self.text}
+        if self.limit:
+            answer["limit"] = self.limit
+        return msgspec.json.encode(answer)
+
+    def headers(self) -> list[tuple[bytes, bytes]]:
+        """Return the headers that go with it."""
+        headers = [(b"content-type", b"application/json")]
+        if self.retry_after:
+            headers.append((b"retry-after", str(self.retry_after).encode()))
+        if self.status == HTTPStatus.UNAUTHORIZED:
+            headers.append((b"www-authenticate", b'Basic realm="ottla", charset="UTF-8", Bearer'))
+        if self.is_closing:
+            headers.append((b"connection", b"close"))
+        return headers
+
+
+def unknown_topic(topic: str) -> Problem:
+    """Return the answer for a topic that does not exist."""
+    return Problem(404, f"no topic {topic!r}: create it first", code=40401)
+
+
+def unknown_partition(topic: str, partition: int) -> Problem:
+    """Return the answer for a partition that does not exist."""
+    return Problem(404, f"topic {topic!r} has no partition {partition}", code=40402)
+
+
+def unavailable(text: str, *, limit: str = "") -> Problem:
+    """Return the answer for something that a later attempt may get. Nothing was written."""
+    return Problem(503, text, code=50302, limit=limit, retry_after=_RETRY_SECONDS)
+
+
+def unknown_outcome(text: str) -> Problem:
+    """Return the answer for records that may or may not be in the log."""
+    return Problem(504, f"outcome unknown: {text}", code=50403)
+
+
+def problem_of(error: Exception) -> Problem:
+    """Return what an error of the producer means for the client."""
+    if isinstance(error, Problem):
+        return error
+    if isinstance(error, TimeoutError):
+        return unknown_outcome("the brokers did not acknowledge in time; the records may be written later")
+    if isinstance(error, NotDelivered):
+        return _undelivered(error)
+    if isinstance(error, RecordTooLarge):
+        size, limit = error.size_bytes, error.limit_bytes
+        return Problem(413, f"a record takes {size:,} bytes, at most {limit:,} are accepted", limit="record_bytes")
+    if isinstance(error, BufferFull):
+        return unavailable("the gateway's memory for records is full", limit="buffer_bytes")
+    if isinstance(error, SpoolFull):
+        return unavailable("the gateway's spool is full", limit="spool_bytes")
+    if isinstance(error, BrokerError):
+        return _of_broker(error)
+    if isinstance(error, InputError | ConfigError):
+        return Problem(422, _first_line(error), code=42206)
+    if isinstance(error, OttlaError):
+        return unavailable(_first_line(error))
+    raise error
+
+
+def _undelivered(error: NotDelivered) -> Problem:
+    if isinstance(error, KeptInSpool):
+        return unknown_outcome("the gateway is stopping; the records are in its spool and will be written")
+    if error.maybe_written:
+        return unknown_outcome(f"{error.reason}; the records may or may not be in the log")
+    if isinstance(error, Fenced):
+        return unavailable("another gateway with this name has taken over")
+    if isinstance(error.cause, OttlaError) and not isinstance(error.cause, NotDelivered):
+        return problem_of(error.cause)
+    return unavailable(_first_line(error))
+
+
+def _of_broker(error: BrokerError) -> Problem:
+    from ottla.codes import ErrorCode
+
+    text = _first_line(error)
+    match error.code:
+        case ErrorCode.unknown_topic_or_partition | ErrorCode.unknown_topic_id:
+            return Problem(404, text, code=40401)
+        case ErrorCode.topic_authorization_failed | ErrorCode.cluster_authorization_failed:
+            return Problem(403, text, code=40301)
+        case ErrorCode.message_too_large | ErrorCode.record_list_too_large:
+            return Problem(413, text, limit="max.message.bytes")
+        case ErrorCode.invalid_topic_exception | ErrorCode.invalid_record | ErrorCode.invalid_timestamp:
+            return Problem(422, text, code=42206)
+    return unavailable(text)
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).partition("\n")[0]

@@ -1,0 +1,202 @@
+"""The routes of the REST Proxy's v3 API that write and describe: records as a stream of receipts, or as a batch."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+
+from ottla.gateway.access.gate import Gate
+from ottla.gateway.access.rules import Verb
+from ottla.gateway.http.answers import Outcome, by_row
+from ottla.gateway.http.native import visible_topics
+from ottla.gateway.http.problems import Problem
+from ottla.gateway.http.producing import Producing
+from ottla.gateway.http.request import Answer, ClientGone, Request, Send, as_json
+from ottla.gateway.http.rest_bodies import Documents, V3Record, from_v3, read_v3, read_v3_batch
+
+_UNDER_WAY = 500
+"""Records of one stream that wait for their acknowledgement; then the stream is read no further."""
+_END = None
+
+
+class RestV3:
+    """Handlers of v3."""
+
+    def __init__(self, producing: Producing, gate: Gate) -> None:
+        self._producing = producing
+        self._gate = gate
+        self._cluster_id = ""
+
+    async def clusters(self, request: Request) -> Answer:
+        """`GET /v3/clusters`."""
+        cluster = await self._id()
+        return as_json({"kind": "KafkaClusterList", "data": [{"kind": "KafkaCluster", "cluster_id": cluster}]})
+
+    async def cluster(self, request: Request, cluster: str) -> Answer:
+        """`GET /v3/clusters/{cluster}`."""
+        await self._require(cluster)
+        return as_json({"kind": "KafkaCluster", "cluster_id": cluster})
+
+    async def topics(self, request: Request, cluster: str) -> Answer:
+        """`GET /v3/clusters/{cluster}/topics`."""
+        await self._require(cluster)
+        names = await visible_topics(self._producing, self._gate, request.identity)
+        directory = self._producing.directory
+        described = await directory.ask(lambda: directory.describe(names)) if names else []
+        return as_json({"kind": "KafkaTopicList", "data": [_topic(cluster, each) for each in described]})
+
+    async def topic(self, request: Request, cluster: str, topic: str) -> Answer:
+        """`GET /v3/clusters/{cluster}/topics/{topic}`."""
+        await self._require(cluster)
+        self._gate.check(request.identity, Verb.DESCRIBE, topic)
+        directory = self._producing.directory
+        await directory.require(topic)
+        (described,) = await directory.ask(lambda: directory.describe([topic]))
+        return as_json(_topic(cluster, described))
+
+    async def batch(self, request: Request, cluster: str, topic: str) -> Answer:
+        """`POST /v3/clusters/{cluster}/topics/{topic}/records:batch`."""
+        await self._require(cluster)
+        self._gate.check(request.identity, Verb.PRODUCE, topic)
+        _check_json(request)
+        body = await request.body()
+        self._gate.charge(request.connection, request.identity, len(body))
+        entries = read_v3_batch(body, request.limits)
+        failures: list[dict[str, Any]] = []
+        rows, receipts, names = [], [], []
+        for name, entry in entries:
+            try:
+                row, receipt = from_v3(entry)
+            except Problem as problem:
+                failures.append({"id": name, "error_code": problem.code, "message": problem.text})
+                continue
+            rows.append(row)
+            receipts.append(receipt)
+            names.append(name)
+        successes: list[dict[str, Any]] = []
+        if rows:
+            outcome = await self._producing.produce(topic, rows)
+            for name, receipt, each in zip(names, receipts, by_row(outcome), strict=True):
+                if isinstance(each, Problem):
+                    failures.append({"id": name, "error_code": each.code, "message": each.text})
+                else:
+                    successes.append({"id": name, **_receipt(cluster, topic, each, receipt)})
+        return as_json({"successes": successes, "failures": failures}, 207)
+
+    async def stream(self, request: Request, send: Send, cluster: str, topic: str) -> int:
+        """`POST /v3/clusters/{cluster}/topics/{topic}/records`: a receipt for each record, while records come."""
+        await self._require(cluster)
+        self._gate.check(request.identity, Verb.PRODUCE, topic)
+        _check_json(request)
+        if b"content-encoding" in request.headers:
+            raise Problem(415, "a stream of records has no content encoding")
+        await self._producing.directory.require(topic)
+        request.connection.stream()
+        pending: asyncio.Queue[asyncio.Task[dict[str, Any]] | Problem | None] = asyncio.Queue(_UNDER_WAY)
+        reading = asyncio.ensure_future(self._read(request, cluster, topic, pending))
+        started = False
+        try:
+            while (entry := await pending.get()) is not _END:
+                receipt = await entry if isinstance(entry, asyncio.Task) else _failure(entry)
+                if not started:
+                    headers = [(b"content-type", b"application/json"), (b"transfer-encoding", b"chunked")]
+                    await send({"type": "http.response.start", "status": 200, "headers": headers})
+                    started = True
+                line = msgspec.json.encode(receipt) + b"\r\n"
+                await send({"type": "http.response.body", "body": line, "more_body": True})
+            await reading
+        finally:
+            reading.cancel()
+        if not started:
+            raise Problem(422, "the request has no records")
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+        return 200
+
+    async def _read(
+        self,
+        request: Request,
+        cluster: str,
+        topic: str,
+        pending: asyncio.Queue[asyncio.Task[dict[str, Any]] | Problem | None],
+    ) -> None:
+        """Start to write each record, in their order; the last entry is the end of the stream."""
+        documents = Documents(request.limits.body_bytes)
+        try:
+            async for piece in _charged(request, self._gate):
+                for document in documents.feed(piece):
+                    await pending.put(self._start(cluster, topic, document))
+            documents.end()
+        except Problem as problem:  # the records before it are not affected
+            await pending.put(problem)
+        except ClientGone:
+            pass
+        await pending.put(_END)
+
+    def _start(self, cluster: str, topic: str, document: bytes) -> asyncio.Task[dict[str, Any]] | Problem:
+        try:
+            record = read_v3(document)
+        except Problem as problem:
+            return problem
+        return asyncio.ensure_future(self._write(cluster, topic, record))
+
+    async def _write(self, cluster: str, topic: str, record: V3Record) -> dict[str, Any]:
+        try:
+            row, receipt = from_v3(record)
+            outcome: Outcome = await self._producing.produce(topic, [row])
+        except Problem as problem:
+            return _failure(problem)
+        (each,) = by_row(outcome)
+        return _failure(each) if isinstance(each, Problem) else _receipt(cluster, topic, each, receipt)
+
+    async def _id(self) -> str:
+        if not self._cluster_id:
+            directory = self._producing.directory
+            metadata = await directory.ask(lambda: directory.admin.cluster.metadata([]))
+            self._cluster_id = metadata.cluster_id or "unknown"
+        return self._cluster_id
+
+    async def _require(self, cluster: str) -> None:
+        if cluster != await self._id():
+            raise Problem(404, "this gateway serves another cluster: GET /v3/clusters has its id", code=404)
+
+
+async def _charged(request: Request, gate: Gate) -> AsyncIterator[bytes]:
+    async for piece in request.pieces():
+        gate.charge(request.connection, request.identity, len(piece))
+        yield piece
+
+
+def _check_json(request: Request) -> None:
+    if request.content_type != "application/json":
+        raise Problem(415, f"the content type {request.content_type!r} is not supported; accepted is application/json")
+
+
+def _receipt(cluster: str, topic: str, place: tuple[int, int], parts: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "error_code": 200,
+        "cluster_id": cluster,
+        "topic_name": topic,
+        "partition_id": place[0],
+        "offset": place[1],
+        "timestamp": datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+        **parts,
+    }
+
+
+def _failure(problem: Problem) -> dict[str, Any]:
+    return {"error_code": problem.code, "message": problem.text}
+
+
+def _topic(cluster: str, described: Any) -> dict[str, Any]:
+    return {
+        "kind": "KafkaTopic",
+        "cluster_id": cluster,
+        "topic_name": described.name,
+        "is_internal": described.internal,
+        "replication_factor": described.replicas,
+        "partitions_count": len(described.partitions),
+    }

@@ -1,0 +1,83 @@
+"""All routes of the HTTP listener, put together from the handlers of each API. Those that read belong in here, too."""
+
+from __future__ import annotations
+
+from ottla.gateway.access.gate import Gate
+from ottla.gateway.http.app import App, HotPath, Path, StreamPath
+from ottla.gateway.http.compat import Flasfka, Kafboy
+from ottla.gateway.http.counters import Counters
+from ottla.gateway.http.native import Native
+from ottla.gateway.http.producing import Producing
+from ottla.gateway.http.rest import Rest
+from ottla.gateway.http.rest_bodies import V2
+from ottla.gateway.http.rest_v3 import RestV3
+
+
+def hot_paths(producing: Producing, gate: Gate, *, is_honest: bool) -> list[HotPath]:
+    """Return the routes that are matched first."""
+    native, rest = Native(producing, gate), Rest(producing, gate, is_honest=is_honest)
+    write = Path("POST", "/v1/topics/{topic}/records", native.produce, "Write records")
+    write_v2 = Path("POST", "/topics/{topic}", rest.produce, "Write records, as REST Proxy v2", V2)
+    return [HotPath("/v1/topics/", "/records", write), HotPath("/topics/", "", write_v2)]
+
+
+def cold_paths(producing: Producing, gate: Gate, *, is_honest: bool, compat: frozenset[str]) -> list[Path | StreamPath]:
+    """Return all other routes."""
+    native, rest = Native(producing, gate), Rest(producing, gate, is_honest=is_honest)
+    v3 = RestV3(producing, gate)
+    topic, cluster = "/topics/{topic}", "/v3/clusters/{cluster}"
+    partition = topic + "/partitions/{partition}"
+    paths: list[Path | StreamPath] = [
+        Path("GET", "/v1/topics", native.topics, "Names of topics"),
+        Path("GET", "/v1/topics/{topic}", native.topic, "Partitions of a topic with their offsets"),
+        Path("GET", "/topics", rest.topics, "Names of topics, as v2", V2),
+        Path("GET", topic, rest.topic, "A topic, as v2", V2),
+        Path("GET", topic + "/partitions", rest.partitions, "Partitions, as v2", V2),
+        Path("GET", partition, rest.partition, "A partition, as v2", V2),
+        Path("POST", partition, rest.produce_to, "Write records to a partition, as v2", V2),
+        Path("GET", partition + "/offsets", rest.offsets, "Offsets of a partition, as v2", V2),
+        Path("GET", "/brokers", rest.brokers, "Ids of brokers, as v2", V2),
+        Path("GET", "/v3/clusters", v3.clusters, "The cluster, as v3"),
+        Path("GET", cluster, v3.cluster, "The cluster, as v3"),
+        Path("GET", cluster + "/topics", v3.topics, "Topics, as v3"),
+        Path("GET", cluster + topic, v3.topic, "A topic, as v3"),
+        Path("POST", cluster + topic + "/records:batch", v3.batch, "Write a batch of records, as v3"),
+        StreamPath("POST", cluster + topic + "/records", v3.stream, "Write a stream of records, as v3"),
+    ]
+    if "kafboy" in compat:
+        paths += _kafboy(Kafboy(producing, gate))
+    if "flasfka" in compat:  # last: its templates fit every path
+        flasfka = Flasfka(producing, gate)
+        paths += [
+            Path("POST", "/{topic}/", flasfka.send, "Write messages, as flasfka"),
+            Path("POST", "/{topic}/{key}/", flasfka.send, "Write messages with a key, as flasfka"),
+        ]
+    return paths
+
+
+def make_app(
+    producing: Producing,
+    gate: Gate,
+    *,
+    counters: Counters,
+    is_honest: bool = True,
+    compat: frozenset[str] = frozenset(),
+) -> App:
+    """Return the application of the HTTP listener."""
+    return App(
+        gate,
+        limits=producing.limits,
+        counters=counters,
+        hot=hot_paths(producing, gate, is_honest=is_honest),
+        paths=cold_paths(producing, gate, is_honest=is_honest, compat=compat),
+    )
+
+
+def _kafboy(kafboy: Kafboy) -> list[Path | StreamPath]:
+    paths: list[Path | StreamPath] = [Path("GET", "/disco", kafboy.disco, "The name of the node, as kafboy")]
+    for prefix in ("", "/batch"):
+        for way, handler in (("async", kafboy.send_async), ("sync", kafboy.send_sync)):
+            template = f"{prefix}/{way}/{{topic}}"
+            paths.append(Path("POST", template, handler, f"Write records, {way}, as kafboy"))
+            paths.append(Path("GET", template, kafboy.refuse, "Refused, as kafboy"))
+    return paths

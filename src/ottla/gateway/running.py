@@ -1,0 +1,264 @@
+"""A running gateway: one producer with one spool, and all listeners that hand records to it.
+
+Settings and bound sockets come in. It starts everything in an order in which nothing is taken that cannot be kept, and
+ends it in the opposite one: stop accepting, finish what was taken, flush, leave the rest in the spool. It handles no
+signal and prints nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from typing import Any, Protocol
+
+from ottla import __version__
+from ottla.admin import Admin
+from ottla.errors import NotDelivered, OttlaError
+from ottla.events import PrometheusSink
+from ottla.gateway.access.gate import Access, Gate
+from ottla.gateway.access.rules import EVERYTHING
+from ottla.gateway.http.counters import Counters
+from ottla.gateway.http.directory import Directory
+from ottla.gateway.http.openapi import document
+from ottla.gateway.http.ops import Ops, make_ops_app
+from ottla.gateway.http.producing import Producing
+from ottla.gateway.http.routes import cold_paths, hot_paths, make_app
+from ottla.gateway.http.server import HttpListener, bind
+from ottla.gateway.intake import Intake
+from ottla.gateway.keys.writer import KeyedWriter
+from ottla.gateway.settings import LOOPBACK_HOSTS, Listen, Settings
+from ottla.produce.options import Batching, Buffering, Spool, WhenFull
+from ottla.produce.producer import Producer
+from ottla.wire.warm import warm
+
+_log = logging.getLogger(__name__)
+_LEAST_FLUSH_SECONDS = 1.0
+
+
+class Listener(Protocol):
+    """What takes records from outside: HTTP, datagrams, syslog."""
+
+    def start(self) -> None:
+        """Begin to take records. Raises `OttlaError`."""
+
+    def stop_accepting(self) -> None:
+        """Take nothing new; what was begun may end."""
+
+    def drain(self, seconds: float) -> bool:
+        """Wait until what was begun has ended. Returns whether it has."""
+
+    def close(self) -> None:
+        """End at once."""
+
+
+class Gateway:
+    """One gateway. Constructing it connects nothing; `start` begins and `stop` ends it."""
+
+    def __init__(self, settings: Settings, *, sockets: Mapping[str, Sequence[socket.socket]] | None = None) -> None:
+        self.settings = settings
+        self.counters = Counters()
+        self.listeners: list[Listener] = []
+        self.http_address: Listen | None = None
+        self.ops_address: Listen | None = None
+        self._sockets = {name: list(given) for name, given in (sockets or {}).items()}
+        self._resources = ExitStack()
+        self._http: HttpListener | None = None
+        self._ops: HttpListener | None = None
+        self._is_stopping = False
+
+    @property
+    def sockets(self) -> dict[str, list[socket.socket]]:
+        """The listening sockets by listener, for the process that comes next."""
+        return self._sockets
+
+    def start(self) -> None:
+        """Take records. Raises `OttlaError`, `SpoolInUse` while another gateway has the spool."""
+        try:
+            self._start()
+        except BaseException:
+            self._close()
+            raise
+
+    def _start(self) -> None:
+        settings = self.settings
+        self.http_address = self._bind("http", settings.http)
+        self.ops_address = self._bind("ops", settings.ops)
+        warm()  # before anything is taken: compiling takes seconds
+        self._registry = _registry()
+        self._producer = Producer(**self._producer_settings())
+        self._resources.callback(self._close_producer)
+        intake = Intake(self._producer, has_spool=settings.spool is not None)
+        self._resources.callback(intake.close)
+        self._directory = Directory(
+            Admin(settings.cluster, client_id=settings.cluster.client_id), accepts_unknown=settings.spool is not None
+        )
+        self._resources.callback(self._directory.close)
+        self._directory.start()
+        if "http" in self._sockets:
+            self._http = self._http_listener(intake)
+            self.listeners.append(self._http)
+        # Datagram sockets and syslog add their listeners here.
+        for listener in self.listeners:
+            listener.start()
+        if "ops" in self._sockets:
+            self._ops = self._ops_listener()
+            self._ops.start()
+
+    def stop(self, *, keep_sockets: bool = False) -> None:
+        """Stop accepting, finish, flush, and leave the rest in the spool. `keep_sockets` for the one that comes next.
+
+        Raises `NotDelivered` if records were lost.
+        """
+        deadline = time.monotonic() + self.settings.limits.drain_seconds
+        self._is_stopping = True
+        if not keep_sockets:
+            for sock in self._sockets.pop("http", []):
+                sock.close()
+        for listener in self.listeners:
+            listener.stop_accepting()
+        for listener in self.listeners:
+            if not listener.drain(max(0.0, deadline - time.monotonic())):
+                _log.warning("a listener was ended with requests under way")
+                listener.close()
+        self._flush_seconds = max(_LEAST_FLUSH_SECONDS, deadline - time.monotonic())
+        self._close(keep_sockets=keep_sockets)
+
+    def _close(self, *, keep_sockets: bool = False) -> None:
+        if self._ops is not None:
+            self._ops.close()
+        try:
+            self._resources.close()
+        finally:
+            if not keep_sockets:
+                for sock in (sock for given in self._sockets.values() for sock in given):
+                    sock.close()
+
+    def _bind(self, name: str, address: Listen | None) -> Listen | None:
+        """Listen, unless a socket was given; then check that it is not more open than the settings allow."""
+        if name not in self._sockets:
+            if address is None:
+                return None
+            self._sockets[name] = [bind(address.host, address.port)]
+        if not self._sockets[name]:
+            return None
+        first = self._sockets[name][0]
+        if first.family == socket.AF_UNIX:
+            return Listen("localhost", 0)
+        found = Listen(*first.getsockname()[:2])
+        if name == "http" and not found.is_loopback:
+            self.settings.check_exposed(str(found))
+        return found
+
+    def _producer_settings(self) -> dict[str, Any]:
+        settings = self.settings
+        spool = None
+        if settings.spool is not None:
+            spool = Spool(
+                settings.spool,
+                write_ahead=True,
+                fsync=settings.spool_fsync,
+                max_bytes=settings.spool_bytes,
+                when_full=WhenFull.REFUSE,
+            )
+        return {
+            "bootstrap": settings.cluster,
+            "client_id": settings.cluster.client_id,
+            "spool": spool,
+            "audit": settings.audit,
+            "events": [PrometheusSink(self._registry)],
+            # The event loop must never wait: what has no room is refused, with a status that says so.
+            "buffering": Buffering(bytes=settings.buffer_bytes, when_full=WhenFull.REFUSE),
+            "batching": Batching(linger=settings.linger),
+            "compression": settings.compression,
+            "max_record_bytes": settings.max_record_bytes,
+            "delivery_timeout": max(1.0, settings.limits.ack_seconds - 1.0),
+        }
+
+    def _http_listener(self, intake: Intake) -> HttpListener:
+        settings = self.settings
+        gate = Gate(self._access())
+        self._resources.callback(gate.close)
+        keyed = None
+        if settings.keeps_keys:
+            keyed = KeyedWriter(
+                settings.cluster,
+                gateway=settings.name,
+                topic=settings.keys_topic,
+                limits=settings.limits,
+                max_record_bytes=settings.max_record_bytes,
+            )
+            self._resources.callback(keyed.close)
+        producing = Producing(intake, self._directory, limits=settings.limits, counters=self.counters, keyed=keyed)
+        is_honest = settings.v2_status == "honest"
+        app = make_app(producing, gate, counters=self.counters, is_honest=is_honest, compat=settings.compat)
+        self._openapi = document(
+            [
+                *(hot.path for hot in hot_paths(producing, gate, is_honest=is_honest)),
+                *cold_paths(producing, gate, is_honest=is_honest, compat=settings.compat),
+            ],
+            version=__version__,
+        )
+        return HttpListener(
+            app,
+            self._sockets["http"],
+            limits=settings.limits,
+            tls=None if settings.tls is None else settings.tls.context(),
+            count=self.counters.hit,
+        )
+
+    def _access(self) -> Access:
+        """Without login on loopback, requests must name this machine: a web page could make a browser send others."""
+        access = self.settings.access
+        is_local = self.http_address is not None and self.http_address.is_loopback and not access.needs_login
+        if access.hosts is not None or not is_local or self.settings.is_insecure:
+            return access
+        return replace(access, hosts=frozenset(LOOPBACK_HOSTS))
+
+    def _ops_listener(self) -> HttpListener:
+        ops = Ops(
+            counters=self.counters,
+            readiness=self.missing,
+            gauges=self._gauges,
+            events=self._event_metrics,
+            openapi=getattr(self, "_openapi", {}),
+        )
+        limits = replace(self.settings.limits, body_bytes=1 << 16, connections=100)
+        app = make_ops_app(ops, Gate(Access(rules=(EVERYTHING,))), limits=limits)
+        return HttpListener(app, self._sockets["ops"], name="ops", limits=limits)
+
+    def missing(self) -> dict[str, str]:
+        """Return what keeps it from taking records, by name. Empty if nothing does."""
+        missing = {}
+        if self._is_stopping:
+            missing["gateway"] = "it is stopping"
+        if not self._directory.is_fresh and self.settings.spool is None:
+            missing["brokers"] = "none has answered lately, and there is no spool"
+        return missing
+
+    def _gauges(self) -> dict[str, float]:
+        return {"http_connections": 0 if self._http is None else self._http.connections}
+
+    def _event_metrics(self) -> bytes:
+        from prometheus_client import generate_latest
+
+        return generate_latest(self._registry)
+
+    def _close_producer(self) -> None:
+        try:
+            self._producer.close(getattr(self, "_flush_seconds", _LEAST_FLUSH_SECONDS))
+        except NotDelivered as error:
+            # Each was answered or counted when it failed. What is new is what nothing will deliver any more.
+            if self.settings.spool is None:
+                _log.warning("records were not delivered: %s", error)
+        except OttlaError as error:
+            _log.warning("the producer did not end cleanly: %s", error)
+
+
+def _registry() -> Any:
+    from prometheus_client import CollectorRegistry
+
+    return CollectorRegistry()

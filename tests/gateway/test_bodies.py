@@ -1,0 +1,326 @@
+"""Bodies become records as the client wrote them, or one problem that names the place. Nothing else ever happens."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import json
+import random
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import cramjam
+import msgspec
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ottla.gateway.http.answers import Landed, Missed, Outcome, by_row, native
+from ottla.gateway.http.bodies import Rows, read_rows
+from ottla.gateway.http.compat import read_kafboy
+from ottla.gateway.http.decoding import decoded
+from ottla.gateway.http.limits import Limits
+from ottla.gateway.http.problems import Problem
+from ottla.gateway.http.rest_bodies import Documents, from_v3, read_v2, read_v3, read_v3_batch, v2_answer
+from ottla.gateway.intake import Incoming
+from ottla.gateway.keys.table import Done, Table, decode_entry, encode_entry
+
+_LIMITS = Limits()
+_JSON, _NDJSON = "application/json", "application/x-ndjson"
+_values = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.text(max_size=10),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+def _read(body: bytes | str, kind: str = _JSON, **query: str) -> Rows:
+    return read_rows(body.encode() if isinstance(body, str) else body, kind, query, limits=_LIMITS)
+
+
+def _problem(work: Callable[[], Any]) -> Problem:
+    with pytest.raises(Problem) as caught:
+        work()
+    return caught.value
+
+
+def test_each_line_is_a_value_byte_for_byte() -> None:
+    lines = ['{"b":1,  "a":[ 1,2 ]}', '"text"', "null", "1.50", '{"ü":"é"}']
+    rows = _read("\n\n".join(lines) + "\r\n", _NDJSON, key="k")
+    assert list(rows) == [Incoming(line.encode(), b"k") for line in lines]
+
+
+@given(st.lists(_values, min_size=1, max_size=20), st.booleans())
+def test_any_json_comes_through_as_lines(values: list[Any], is_ascii: bool) -> None:
+    lines = [json.dumps(value, ensure_ascii=is_ascii) for value in values]
+    assert [row.value for row in _read("\n".join(lines), _NDJSON)] == [line.encode() for line in lines]
+
+
+def test_records_have_all_parts_of_a_record() -> None:
+    records = [
+        {"value": {"a": 1}, "key": "k", "headers": {"h": "1", "n": None}, "timestamp": 1.5, "partition": 3},
+        {"text": "plain", "key_base64": "AAE=", "headers": [["h", "1"], ["h", "2"]]},
+        {"base64": "/w==", "timestamp": "2026-01-01T00:00:00Z"},
+        {"key": "k"},
+        {"value": None},
+        {"value": ""},
+    ]
+    expected = [
+        Incoming(b'{"a":1}', b"k", (("h", b"1"), ("n", None)), 1.5, 3),
+        Incoming(b"plain", b"\x00\x01", (("h", b"1"), ("h", b"2"))),
+        Incoming(b"\xff", None, (), 1767225600.0),
+        Incoming(None, b"k"),
+        Incoming(None),
+        Incoming(b'""'),
+    ]
+    compact = json.dumps({"records": records}, separators=(",", ":"))
+    assert list(_read(compact)) == expected
+    lines = "\n".join(json.dumps(record, separators=(",", ":")) for record in records)
+    assert list(_read(lines, _NDJSON, shape="record")) == expected
+
+
+def test_any_other_json_is_one_record() -> None:
+    for text in ('{"a":1}', "[1,2]", '{"records":{"a":1}}', '"records"', '{"a":{"records":[]}}'):
+        assert list(_read(text)) == [Incoming(text.encode())]
+    assert list(_read('{"records":[1]}', shape="value")) == [Incoming(b'{"records":[1]}')]
+
+
+def test_a_body_of_any_bytes_is_one_record() -> None:
+    assert list(_read(b"\xff\x00", "application/octet-stream", key="k")) == [Incoming(b"\xff\x00", b"k")]
+    assert list(_read(b"", "text/plain; charset=utf-8")) == [Incoming(b"")]
+
+
+def test_an_arrow_stream_is_a_table() -> None:
+    table = pa.table({"value": pa.array([b"a", None]), "key": pa.array([None, b"k"])})
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    rows = _read(sink.getvalue().to_pybytes(), "application/vnd.apache.arrow.stream")
+    assert isinstance(rows, pa.RecordBatch)
+    assert rows.to_pydict() == table.to_pydict()
+
+
+@pytest.mark.parametrize(
+    ("body", "kind", "query", "status", "place"),
+    [
+        ('1\n2\n{"a":', _NDJSON, {}, 400, "line 3"),
+        ('{}\n{"nonesuch":1}', _NDJSON, {"shape": "record"}, 400, "line 2"),
+        ('{"records":[{},{"key":1}]}', _JSON, {}, 400, "$.records[1].key"),
+        ('{"records":[{},{"base64":"a"}]}', _JSON, {}, 400, "record 1"),
+        ('{"records":[{"value":1,"text":"a"}]}', _JSON, {}, 400, "record 0"),
+        (b'1\n"\xff"', _NDJSON, {}, 400, "line 2"),
+        ("{}", _JSON, {"shape": "other"}, 400, "shape"),
+        ("{}", "application/xml", {}, 415, "application/xml"),
+        ("{}", "", {}, 415, "no content type"),
+        ("\n", _NDJSON, {}, 422, "no records"),
+        ('{"records":[{"timestamp":"2026-01-01T00:00:00"}]}', _JSON, {}, 400, "no zone"),
+    ],
+)
+def test_what_is_wrong_is_said_with_its_place(
+    body: bytes | str, kind: str, query: dict[str, str], status: int, place: str
+) -> None:
+    problem = _problem(lambda: _read(body, kind, **query))
+    assert (problem.status, place in problem.text) == (status, True), problem.text
+
+
+def test_a_v2_body_has_one_format_for_all() -> None:
+    body = b'{"records":[{"key":"a2V5","value":"dmFsdWU=","headers":[{"key":"h","value":"MQ=="}],"timestamp":1500}]}'
+    assert read_v2(body, "binary", partition=None, limits=_LIMITS) == [
+        Incoming(b"value", b"key", (("h", b"1"),), 1.5, None)
+    ]
+    assert read_v2(b'{"records":[{"key":"k","value":{"a": 1}}]}', "json", partition=2, limits=_LIMITS) == [
+        Incoming(b'{"a": 1}', b'"k"', (), None, 2)
+    ]
+    assert read_v2(b'{"records":[{"key":"k","value":null}]}', "text", partition=None, limits=_LIMITS) == [
+        Incoming(None, b"k")
+    ]
+    for wrong, form in ((b'{"records":[]}', "json"), (b'{"records":[{"value":"a"}]}', "binary"), (b"[]", "json")):
+        problem = _problem(partial(read_v2, wrong, form, partition=None, limits=_LIMITS))
+        assert problem.status == 422
+
+
+def test_a_v2_answer_has_an_entry_for_each_record_in_its_order() -> None:
+    refused = Problem(413, "too large", limit="record_bytes")
+    outcome = Outcome(4, (Landed((0, 2), 1, 10), Landed(range(3, 4), 0, 5)), (Missed((1,), refused),))
+    answer = msgspec.json.decode(v2_answer(outcome))
+    assert [(each["partition"], each["offset"], each["error_code"]) for each in answer["offsets"]] == [
+        (1, 10, None),
+        (None, None, 50002),
+        (1, 11, None),
+        (0, 5, None),
+    ]
+
+
+def test_a_native_answer_shows_in_its_status_what_failed() -> None:
+    unknown, refused = Problem(504, "outcome unknown"), Problem(422, "refused")
+    landed = Landed(range(2), 0, 7)
+    assert native(Outcome(2, (landed,)))[0] == 200
+    assert native(Outcome(3, (landed,), (Missed((2,), refused),)))[0] == 207
+    assert native(Outcome(2, (), (Missed((0,), refused), Missed((1,), unknown))))[0] == 504
+    status, body = native(Outcome(1, (Landed(range(1), 3, 9),)))
+    assert (status, json.loads(body)) == (
+        200,
+        {"ranges": [{"partition": 3, "base_offset": 9, "count": 1}], "failed": []},
+    )
+
+
+def test_v3_records_say_what_they_are() -> None:
+    record = read_v3(
+        b'{"partition_id":1,"headers":[{"name":"h","value":"MQ=="}],"key":{"type":"STRING","data":"k"},'
+        b'"value":{"type":"JSON","data":{"a": 1}},"timestamp":"2026-01-01T00:00:00Z"}'
+    )
+    row, receipt = from_v3(record)
+    assert row == Incoming(b'{"a": 1}', b"k", (("h", b"1"),), 1767225600.0, 1)
+    assert receipt == {"key": {"type": "STRING", "size": 1}, "value": {"type": "JSON", "size": 8}}
+    for body, code in (
+        (b'{"entries":[]}', 42208),
+        (b'{"entries":[{"id":"a"},{"id":"a"}]}', 42208),
+        (b'{"entries":[{"id":1}]}', 42208),
+        (b'{"entries":[{"id":"a b"}]}', 42208),
+    ):
+        assert _problem(partial(read_v3_batch, body, _LIMITS)).code == code
+
+
+@given(st.lists(st.dictionaries(st.text(max_size=8), _values, max_size=3), max_size=6), st.data())
+def test_documents_are_found_however_a_stream_is_cut(values: list[dict[str, Any]], data: st.DataObject) -> None:
+    texts = [json.dumps(value).encode() for value in values]
+    stream = data.draw(st.sampled_from([b"", b"\r\n", b" ", b","])).join(texts)
+    documents = Documents(1 << 20)
+    found = []
+    while stream:
+        size = data.draw(st.integers(1, len(stream)))
+        found += documents.feed(stream[:size])
+        stream = stream[size:]
+    documents.end()
+    assert found == texts
+
+
+def test_kafboy_takes_forms_and_objects() -> None:
+    pairs = [Incoming(b"1", b"a"), Incoming(b"x y", b"b")]
+    assert read_kafboy(b"a=1&b=x+y", "application/x-www-form-urlencoded") == pairs
+    assert read_kafboy(b'{"a":1,"b":"x y"}', _JSON) == pairs
+    assert read_kafboy(b"[1]", _JSON) is None
+
+
+@given(st.binary(max_size=2000), st.integers(1, 3))
+def test_encoded_bodies_come_out_as_they_were(body: bytes, members: int) -> None:
+    assert decoded(b"".join(gzip.compress(body) for _ in range(members)), "gzip", limits=_LIMITS) == body * members
+    assert decoded(bytes(cramjam.zstd.compress(body)), "zstd", limits=_LIMITS) == body
+
+
+def test_an_entry_of_the_key_topic_comes_out_as_it_went_in() -> None:
+    outcome = Outcome(5, (Landed(range(3), 0, 7), Landed((3, 4), 2, -1)))
+    done = Done("billing/ü 1", b"d" * 32, 12.5, outcome)
+    key, value = encode_entry("gate", done)
+    found = decode_entry("gate", key, value)
+    assert found is not None
+    assert by_row(found.outcome) == by_row(outcome)
+    assert (found.name, found.digest, found.time) == (done.name, done.digest, done.time)
+    assert decode_entry("other", key, value) is None
+    assert decode_entry("gate", key, b"nonsense") is None
+
+
+def test_keys_are_forgotten_by_age_and_by_number() -> None:
+    table = Table(most=2, seconds=10)
+    for at, name in enumerate("abc"):
+        table.add(Done(name, b"", float(at), Outcome(0, ())))
+    assert table.find("a", 3.0) is None
+    assert table.find("b", 3.0) is not None
+    assert table.find("b", 11.5) is None
+    assert table.find("c", 11.5) is not None
+
+
+_SEEDS = [
+    b'{"records":[{"value":{"a":1},"key":"k","headers":{"h":"1"},"timestamp":1.5,"partition":3}]}',
+    b'{"records":[{"text":"x","key_base64":"AAE=","headers":[["h",null]]},{"base64":"/w=="}]}',
+    b'{"a":1}\n[1,2]\n"x"\n\nnull\r\n',
+    b'{"value":1}\n{"text":"\\u00e9"}\n',
+    b'{"records":[{"key":"a2V5","value":"dg==","headers":[{"key":"h","value":"MQ=="}],"timestamp":1500}]}',
+    b'{"value":{"type":"JSON","data":{"a":1}}} '
+    b'{"key":{"type":"BINARY","data":"AAE="},"timestamp":"2026-01-01T00:00:00Z"}',
+    b'{"entries":[{"id":"1","value":{"type":"STRING","data":"x"}},{"id":"b-_"}]}',
+    b"a=1&b=%20x",
+    b"name:scrypt:16384:8:1:AAAAAAAAAAA=:AAAA",
+]
+_TOKENS = [
+    b'"',
+    b"{",
+    b"}",
+    b"[",
+    b"]",
+    b":",
+    b",",
+    b"\\",
+    b"\\ud800",
+    b"\xff",
+    b"\x00",
+    b"\n",
+    b"null",
+    b"1e999",
+    b"-1",
+]
+
+
+def _mutated(chance: random.Random) -> bytes:
+    body = bytearray(chance.choice(_SEEDS))
+    for _ in range(chance.randint(1, 6)):
+        at = chance.randrange(len(body) + 1)
+        match chance.randrange(4):
+            case 0:
+                body[at:at] = chance.choice(_TOKENS)
+            case 1:
+                del body[at : at + chance.randint(1, 10)]
+            case 2 if at < len(body):
+                body[at] = chance.randrange(256)
+            case _:
+                body[at:at] = body[chance.randrange(len(body) + 1) :][: chance.randint(1, 30)]
+    return bytes(body[:400])
+
+
+def _documents(body: bytes) -> None:
+    documents = Documents(300)
+    for at in range(0, len(body), 7):
+        for document in documents.feed(body[at : at + 7]):
+            from_v3(read_v3(document))
+    documents.end()
+
+
+_READERS: list[Callable[[bytes], object]] = [
+    lambda body: _read(body),
+    lambda body: _read(body, _NDJSON),
+    lambda body: _read(body, _NDJSON, shape="record"),
+    lambda body: read_v2(body, "json", partition=None, limits=_LIMITS),
+    lambda body: read_v2(body, "binary", partition=None, limits=_LIMITS),
+    lambda body: read_v2(body, "text", partition=1, limits=_LIMITS),
+    _documents,
+    lambda body: [from_v3(entry) for _, entry in read_v3_batch(body, _LIMITS)],
+    lambda body: read_kafboy(body, ""),
+    lambda body: decoded(body, "gzip", limits=_LIMITS),
+]
+
+
+def test_a_hundred_thousand_odd_bodies_are_read_or_refused_and_nothing_else() -> None:
+    chance = random.Random(2026)
+    refused: list[Problem] = []
+    for number in range(100_000):
+        body = _mutated(chance)
+        try:
+            rows = _READERS[number % len(_READERS)](body)
+        except Problem as wrong:
+            refused.append(wrong)
+        else:
+            for row in rows if isinstance(rows, list) else ():
+                row = row[0] if isinstance(row, tuple) else row
+                assert all(value is None or isinstance(value, bytes) for value in (row.value, row.key))
+                assert all(isinstance(name.encode(), bytes) for name, _ in row.headers)
+    assert 10_000 < len(refused) < 99_000
+    for problem in refused:
+        assert 400 <= problem.status < 500
+        assert json.loads(problem.body())["message"]
+
+
+def test_base64_is_read_strictly() -> None:
+    assert list(_read(json.dumps({"records": [{"base64": base64.b64encode(b"x").decode()}]}))) == [Incoming(b"x")]
+    assert _problem(lambda: _read('{"records":[{"base64":"eA= ="}]}')).status == 400
