@@ -385,6 +385,25 @@ def test_where_a_partition_begins_is_decided_once(kafka: LocalCluster) -> None:
         assert [(unit.start, unit.stop) for unit in mirroring.ranges(plans)] == [(10, 15)]
 
 
+def test_a_partition_without_a_term_begins_where_its_topic_began_though_the_mirror_was_killed(
+    kafka: LocalCluster,
+) -> None:
+    topic = new_topic(kafka.bootstrap, "killed-early", partitions=2)
+    for partition in (0, 1):
+        confluent_write(kafka.bootstrap, tp(topic, partition), "none", UNUSUAL[:10])
+    link = link_of(kafka.bootstrap, topic, start="latest")
+    with Mirroring(link) as mirroring:  # it gets no further than the first term of one partition
+        first, _ = mirroring.ranges(mirroring.prepare())
+        mirroring.run_range(first, lambda: False)
+    for partition in (0, 1):
+        confluent_write(kafka.bootstrap, tp(topic, partition), "none", UNUSUAL[10:15])
+    assert mirror(link).records == 10, "what came since, and no history"
+    with Admin(kafka.bootstrap) as admin:
+        admin.add_partitions(topic, 3)
+    confluent_write(kafka.bootstrap, tp(topic, 2), "none", UNUSUAL[:3])
+    assert mirror(link).records == 3, "a partition that came later is mirrored from its first record"
+
+
 def test_a_circle_and_a_copy_of_another_link_are_refused_and_nothing_is_written(kafka: LocalCluster) -> None:
     topic = new_topic(kafka.bootstrap, "circle")
     confluent_write(kafka.bootstrap, tp(topic), "none", UNUSUAL[:5])

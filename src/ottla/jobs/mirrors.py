@@ -10,9 +10,10 @@ from __future__ import annotations
 import fnmatch
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import TYPE_CHECKING
 
 from ottla.admin import Admin
@@ -27,7 +28,7 @@ from ottla.jobs.mirror_guards import Holder, cluster_id, refuse_conflicts
 from ottla.jobs.mirror_link import Link
 from ottla.jobs.mirror_report import Mirrored, MirrorReport, receipt
 from ottla.jobs.mirror_threads import PumpThreads
-from ottla.mirror import topics
+from ottla.mirror import starts, topics
 from ottla.mirror.journal import Journal
 from ottla.mirror.lane import Lane, Phase
 from ottla.mirror.pump import Pump, PumpSettings
@@ -120,25 +121,42 @@ class Mirroring:
         """Return the offsets of the source topics to mirror, as of now: committed records only.
 
         A topic that was never mirrored begins at the link's start. Partitions and topics that came later begin at their
-        first record, since all of their records are new.
+        first record, since all of their records are new. Where each begins is in the journal when this returns.
         """
-        names = {planned.source for planned in plans}
-        new: set[str] = set()
-        if self._is_first_look:
-            self._is_first_look = False
-            mirrored = {entry.source.topic for rows in self.journal.all_entries().values() for entry in rows}
-            new = names - mirrored
-        ranges: list[OffsetRange] = []
+        names = sorted({planned.source for planned in plans})
         reader = Reader(self.source, isolation=Isolation.READ_COMMITTED)
         try:
-            for start, chosen in ((self.link.start, new), ("earliest", names - new)):
-                if chosen:
-                    ranges += reader.ranges(sorted(chosen), start, "latest")
+            units = reader.ranges(names, "earliest", "latest") if names else []
+            self._decide_firsts(reader, [unit for unit in units if unit.topic_partition not in self._firsts])
         finally:
             reader.close()
         # Where a partition begins is decided when it is first seen, not by a later look: "latest" moves.
-        firsts = [self._firsts.setdefault(unit.topic_partition, unit.start) for unit in ranges]
-        return sorted(replace(unit, start=min(first, unit.stop)) for unit, first in zip(ranges, firsts, strict=True))
+        return sorted(replace(unit, start=min(self._firsts[unit.topic_partition], unit.stop)) for unit in units)
+
+    def _decide_firsts(self, reader: Reader, units: Sequence[OffsetRange]) -> None:
+        """Decide where partitions begin that this process sees for the first time."""
+        came_later, self._is_first_look = not self._is_first_look, False
+        if not units:
+            return
+        known = self.journal.notes(starts.NOTE)
+        mirrored = {entry.source.topic for rows in self.journal.all_entries().values() for entry in rows}
+        earliest = _by_topic(units)
+        by_rule = cache(lambda: _by_topic(reader.ranges(sorted(earliest), self.link.start, "latest")))
+        decided: dict[str, starts.Starts] = {}
+        for topic, described in self.source.topics(sorted(earliest)).items():
+            decided[topic] = starts.decide(
+                starts.Starts.from_json(known.get(topic)),
+                earliest[topic],
+                lambda topic=topic: by_rule()[topic],  # type: ignore[misc]
+                topic_id=described.id,
+                rule=str(self.link.start),
+                is_mirrored=topic in mirrored,
+                came_later=came_later,
+            )
+        new = {topic: each for topic, each in decided.items() if each != starts.Starts.from_json(known.get(topic))}
+        self.journal.write_notes({f"{starts.NOTE}{topic}": each.to_json() for topic, each in new.items()})
+        for unit in units:
+            self._firsts[unit.topic_partition] = decided[unit.topic].firsts.get(unit.partition, unit.start)
 
     def run(
         self,
@@ -318,6 +336,14 @@ def _in_rounds(mirroring: Mirroring, runner: Engine, *, follow: bool, is_stopped
             return MirrorReport(mirroring.link.name, partitions, time.monotonic() - began)
         if not ranges:
             time.sleep(_IDLE_SECONDS)
+
+
+def _by_topic(units: Iterable[OffsetRange]) -> dict[str, dict[int, int]]:
+    """Return the first offset of each partition."""
+    firsts: dict[str, dict[int, int]] = {}
+    for unit in units:
+        firsts.setdefault(unit.topic, {})[unit.partition] = unit.start
+    return firsts
 
 
 def _reached(results: Mapping[TopicPartition, Mirrored], unit: OffsetRange) -> int:

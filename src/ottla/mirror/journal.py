@@ -23,6 +23,7 @@ from ottla.mirror.terms import Term, in_order, joined
 from ottla.model import Isolation, OffsetRange, TopicPartition
 from ottla.net.cluster import Cluster
 from ottla.net.deadline import Deadline
+from ottla.produce.delivery import Delivery
 from ottla.produce.options import Batching
 from ottla.produce.producer import Producer
 
@@ -141,13 +142,18 @@ class Journal:
 
         Raises `NotDelivered` or `DeadlineExceeded` if that does not succeed soon: nothing depends on it.
         """
-        key = f"{self.link}#{name}".encode()
+        self.write_notes({name: value}, timeout=_NOTE_SECONDS)
+
+    def write_notes(self, values: Mapping[str, Mapping[str, Any]], *, timeout: float | None = None) -> None:
+        """Write notes by name. Raises `NotDelivered` or `DeadlineExceeded` unless all of them are acknowledged."""
         producer = self._open_producer()
-        delivery = producer.send(self.topic, json.dumps(value).encode(), key, partition=0)
-        try:
-            delivery.result(_NOTE_SECONDS)
-        except TimeoutError:
-            raise DeadlineExceeded(f"writing to the journal {self.topic}", _NOTE_SECONDS) from None
+        self._await(
+            [
+                producer.send(self.topic, json.dumps(value).encode(), f"{self.link}#{name}".encode(), partition=0)
+                for name, value in values.items()
+            ],
+            timeout,
+        )
 
     # Reading
 
@@ -180,6 +186,13 @@ class Journal:
         with self._lock:
             self._catch_up([0], deadline)
             return self._notes.get(f"{self.link}#{name}")
+
+    def notes(self, prefix: str, *, deadline: Deadline | None = None) -> dict[str, Mapping[str, Any]]:
+        """Return the notes whose names begin like this, by the rest of their names."""
+        begin = f"{self.link}#{prefix}"
+        with self._lock:
+            self._catch_up([0], deadline)
+            return {key.removeprefix(begin): note for key, note in self._notes.items() if key.startswith(begin)}
 
     @property
     def _seconds(self) -> float:
@@ -251,6 +264,9 @@ class Journal:
         deliveries = [
             producer.send(self.topic, value, key, partition=self._partition_of(target)) for target, key, value in rows
         ]
+        self._await(deliveries, timeout)
+
+    def _await(self, deliveries: Iterable[Delivery], timeout: float | None) -> None:
         deadline = Deadline.after(self._seconds if timeout is None else timeout)
         for delivery in deliveries:
             try:
