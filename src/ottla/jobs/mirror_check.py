@@ -158,10 +158,12 @@ def _check(link: Link, *, timeout: float, ask_brokers: bool) -> LinkCheck:
         if problems:
             return LinkCheck(link, problems=tuple(problems), **ids)
         try:
-            plans = tuple(mirroring.plan())
+            looked, refused = mirroring.look()
+            plans = tuple(looked)
+            problems += [each.reason for each in refused]
         except OttlaError as error:
             return LinkCheck(link, problems=(str(error),), **ids)
-        notes = [] if plans else [nothing_matches(link.topics)]
+        notes = [] if plans or refused else [nothing_matches(link.topics)]
         notes += [
             f"topic {plan.target} has {plan.target_partitions} partitions, topic {plan.source} only {plan.partitions}"
             for plan in plans

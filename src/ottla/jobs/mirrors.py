@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING
 
 from ottla.admin import Admin
 from ottla.engines.contract import Engine
-from ottla.errors import Fenced, InputError, OttlaError
-from ottla.events import Events
+from ottla.errors import Fenced, OttlaError
+from ottla.events import Events, MirrorTopicRefused
 from ottla.fetch.cursor import END_OF_LOG
 from ottla.fetch.reader import Reader
 from ottla.jobs.engine_choice import choose_engine, engine_name
@@ -33,7 +33,7 @@ from ottla.mirror.journal import Journal
 from ottla.mirror.lane import Lane, Phase
 from ottla.mirror.pump import Pump, PumpSettings
 from ottla.mirror.throttle import Throttle
-from ottla.mirror.topics import Rename, TopicPlan
+from ottla.mirror.topics import Refused, Rename, TopicPlan
 from ottla.model import Isolation, OffsetRange, TopicPartition
 from ottla.net.context import Sinks
 
@@ -65,6 +65,8 @@ class Mirroring:
         self._is_first_look = True
         self._firsts: dict[TopicPartition, int] = {}
         """Where each partition begins that was never mirrored."""
+        self.refused: tuple[Refused, ...] = ()
+        """Topics that the target did not take, or not as they should be, by the last look."""
         self._throttle = Throttle(link.rate, link.rates)
         self._pumps: dict[str, Pump] = {}
         """By topic for isolated topics; all others share the one without a name."""
@@ -93,11 +95,15 @@ class Mirroring:
     def plan(self) -> list[TopicPlan]:
         """Return what is mirrored and what has to change at the target, without changing anything.
 
-        Raises `InputError` for a topic that does not exist, and for a link that would copy into itself, in a circle, or
-        into topics of another link.
+        Topics whose new name is none are left out. Raises `InputError` for a topic that does not
+        exist, and for a link that would copy into itself, in a circle, or into topics of another link.
         """
+        return self.look()[0]
+
+    def look(self) -> tuple[list[TopicPlan], list[Refused]]:
+        """Return what `plan` does, and the topics whose new name is none."""
         link = self.link
-        plans = topics.look(
+        plans, refused = topics.look(
             Admin(self.source),
             Admin(self.target),
             link.topics,
@@ -108,14 +114,25 @@ class Mirroring:
         if not link.follow_settings:
             plans = [plan if plan.action == "create" else replace(plan, settings={}) for plan in plans]
         refuse_conflicts(link, plans, source=self.source, target=self.target)
-        return plans
+        return plans, refused
 
     def prepare(self) -> list[TopicPlan]:
-        """Create the journal and the target topics, and let their settings follow the source. Raises as `plan` does."""
-        plans = self.plan()
+        """Create the journal and the target topics, and let their settings follow the source.
+
+        Topics that the target does not take are in `refused`, each is told as an event. Raises as `plan` does.
+        """
+        plans, refused = self.look()
         self.journal.create()
-        topics.apply(Admin(self.target), plans, replicas=self.link.replicas)
+        self._apply(plans, refused)
         return plans
+
+    def _apply(self, plans: Sequence[TopicPlan], refused: Sequence[Refused]) -> None:
+        """Change the target as planned. One topic that it refuses does not stop the others."""
+        told = {(each.source, each.reason) for each in self.refused}
+        self.refused = (*refused, *topics.apply(Admin(self.target), plans, replicas=self.link.replicas))
+        for each in self.refused:
+            if (each.source, each.reason) not in told:
+                self._events.emit(MirrorTopicRefused(self.link.name, each.source, each.target, each.reason))
 
     def ranges(self, plans: Iterable[TopicPlan]) -> list[OffsetRange]:
         """Return the offsets of the source topics to mirror, as of now: committed records only.
@@ -131,7 +148,9 @@ class Mirroring:
         finally:
             reader.close()
         # Where a partition begins is decided when it is first seen, not by a later look: "latest" moves.
-        return sorted(replace(unit, start=min(self._firsts[unit.topic_partition], unit.stop)) for unit in units)
+        units = [replace(unit, start=min(self._firsts[unit.topic_partition], unit.stop)) for unit in units]
+        taken = {each.source: each.partitions for each in self.refused}
+        return sorted(unit for unit in units if unit.partition < taken.get(unit.topic, unit.partition + 1))
 
     def _decide_firsts(self, reader: Reader, units: Sequence[OffsetRange]) -> None:
         """Decide where partitions begin that this process sees for the first time."""
@@ -172,13 +191,13 @@ class Mirroring:
         if another process mirrors the link, unless `take_over` is set.
         """
         began, started = time.monotonic(), time.time()
-        plans = self.plan()
-        if not plans:
+        plans, refused = self.look()
+        if not plans and not refused:
             _log.warning("link %s: %s", self.link.name, topics.nothing_matches(self.link.topics))
         self.journal.create()
         holder = Holder(self.journal)
         holder.claim(take_over=take_over)
-        topics.apply(Admin(self.target), plans, replicas=self.link.replicas)
+        self._apply(plans, refused)
         self._pump("")  # even without a topic: with `follow`, there may be some later
         self._add(plans, follow=follow)
         with PumpThreads(self._pumps, follow=follow) as threads:
@@ -199,14 +218,14 @@ class Mirroring:
         holder.leave()
         seconds = time.monotonic() - began
         partitions = tuple(receipt(lane, started=started, seconds=seconds) for lane in self.lanes())
-        return MirrorReport(self.link.name, partitions, seconds)
+        return MirrorReport(self.link.name, partitions, seconds, self.refused)
 
     def run_range(self, unit: OffsetRange, is_stopped: Callable[[], bool]) -> Mirrored:
         """Mirror one range in this process. Raises the error of the partition."""
         began, started = time.monotonic(), time.time()
         target = Rename(self.link.rename).apply(unit.topic, link=self.link.name)
         if target is None:
-            raise InputError(f"topic {unit.topic} cannot be mirrored: {self.link.rename!r} makes no topic name of it")
+            raise Rename(self.link.rename).refusal(unit.topic)
         lane = Lane(unit.topic_partition, TopicPartition(target, unit.partition), first=unit.start, stop=unit.stop)
         pump = self._pump("")
         pump.add([lane])
@@ -297,8 +316,8 @@ def mirror(
     Raises `InputError` for a link that would copy into itself, in a circle or into topics of another link,
     `BrokerError` if a broker refuses, `MirrorError` if another process mirrors the link (`take_over` replaces it) or a
     partition cannot go on by the link's rules, and `Fenced` if another mirror of the link takes over. A partition that
-    fails does not stop the others; its error is raised at the end. If the link has an `audit`, the target is counted at
-    the end; `ottla mirror` and `run_links` also count while they follow.
+    fails and a topic that the target refuses do not stop the others; the error is raised at the end. If the link has an
+    `audit`, the target is counted at the end; `ottla mirror` and `run_links` also count while they follow.
     """
     with Mirroring(link, events=events) as mirroring:
         if engine_name(engine, spark) == "local":
@@ -307,11 +326,19 @@ def mirror(
             for lane in mirroring.lanes():
                 if lane.phase is Phase.FAILED and lane.error is not None:
                     raise lane.error
+            _raise_refused(report)
             return report
         runner = choose_engine(engine, spark=spark, workers=workers)
         report = _in_rounds(mirroring, runner, follow=follow, is_stopped=is_stopped)
         _count(mirroring, report)
+        _raise_refused(report)
         return report
+
+
+def _raise_refused(report: MirrorReport) -> None:
+    """Raise the error of the first topic that the target does not take: it belongs to one topic, and names it."""
+    if report.refused:
+        raise report.refused[0].error
 
 
 def _count(mirroring: Mirroring, report: MirrorReport) -> None:
@@ -333,7 +360,7 @@ def _in_rounds(mirroring: Mirroring, runner: Engine, *, follow: bool, is_stopped
             results[result.source] = result if earlier is None else earlier.followed_by(result)
         if not follow or is_stopped():
             partitions = tuple(result for _, result in sorted(results.items()))
-            return MirrorReport(mirroring.link.name, partitions, time.monotonic() - began)
+            return MirrorReport(mirroring.link.name, partitions, time.monotonic() - began, mirroring.refused)
         if not ranges:
             time.sleep(_IDLE_SECONDS)
 

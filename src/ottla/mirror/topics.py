@@ -10,11 +10,12 @@ import fnmatch
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from ottla.admin import Admin
 from ottla.admin.settings import Setting, SettingSource
 from ottla.admin.topics import NewTopic, TopicDescription, is_topic_name
-from ottla.errors import BrokerError, ConfigError, ErrorCode, InputError
+from ottla.errors import BrokerError, ConfigError, ErrorCode, InputError, OttlaError
 
 _FOLLOWED = (
     *("cleanup.policy", "retention.ms", "retention.bytes", "max.message.bytes", "delete.retention.ms"),
@@ -51,6 +52,13 @@ class Rename:
         name = self.rule.replace("{source}", link).replace("{topic}", topic)
         return name if is_topic_name(name) else None
 
+    def refusal(self, topic: str) -> InputError:
+        """Return the error of a topic whose name at the target would be none."""
+        return InputError(
+            f"topic {topic} cannot be mirrored: {self.rule!r} makes no topic name of it; a name has up to 249 letters,"
+            " digits, '.', '_' and '-'"
+        )
+
     def is_result(self, topic: str, *, link: str) -> bool:
         """Whether a topic's name looks like the result of this rule, unless the rule keeps names."""
         before, _, after = self.rule.replace("{source}", link).partition("{topic}")
@@ -78,6 +86,34 @@ class TopicPlan:
         if self.target_partitions < self.partitions:
             return "grow"
         return "alter" if self.settings else ""
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """A topic that cannot be mirrored, or not as it should be, and why."""
+
+    source: str
+    target: str
+    """Its name at the target; empty if the rule makes no topic name of the source's."""
+    error: OttlaError
+    partitions: int = 0
+    """How many of its partitions can be mirrored nevertheless."""
+
+    @property
+    def reason(self) -> str:
+        """What happened, and what that means for the topic."""
+        if self.partitions:
+            return f"{self.error}; what the target has of the topic is mirrored as it is"
+        return str(self.error)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain values for JSON."""
+        return {
+            "topic": self.source,
+            "target_topic": self.target or None,
+            "partitions": self.partitions,
+            "error": self.reason,
+        }
 
 
 def select(names: Iterable[str], patterns: Sequence[str], *, excluded: Collection[str] = ()) -> list[str]:
@@ -138,31 +174,29 @@ def plan(
 
 def look(
     source: Admin, target: Admin, patterns: Sequence[str], rename: Rename, *, link: str, excluded: Collection[str]
-) -> list[TopicPlan]:
-    """Compare the topics of both clusters. Returns a plan for each mirrored topic.
+) -> tuple[list[TopicPlan], list[Refused]]:
+    """Compare the topics of both clusters. Returns a plan for each mirrored topic, and those whose new name is none.
 
-    Raises `InputError` if a named topic does not exist or its new name is not one.
+    Raises `InputError` if a named topic does not exist.
     """
     names = [
         name
         for name in select(source.topic_names(), patterns, excluded=excluded)
         if name in patterns or not rename.is_result(name, link=link)
     ]
+    renamed = {name: rename.apply(name, link=link) for name in names}
+    new_names = {name: new_name for name, new_name in renamed.items() if new_name is not None}
+    refused = [Refused(name, "", rename.refusal(name)) for name, new_name in renamed.items() if new_name is None]
+    names = list(new_names)
     if not names:
-        return []
+        return [], refused
     described = {topic.name: topic for topic in source.describe_topics(names)}
     source_settings = source.settings(names)
-    new_names: dict[str, str] = {}
-    for name in names:
-        new_name = rename.apply(name, link=link)
-        if new_name is None:
-            raise InputError(f"topic {name} cannot be mirrored: {rename.rule!r} makes no topic name of it")
-        new_names[name] = new_name
     existing = set(target.topic_names())
     known = [new_name for new_name in new_names.values() if new_name in existing]
     targets = {topic.name: topic for topic in target.describe_topics(known)} if known else {}
     target_settings = target.settings(known) if known else {}
-    return [
+    plans = [
         plan(
             described[name],
             targets.get(new_names[name]),
@@ -172,22 +206,37 @@ def look(
         )
         for name in names
     ]
+    return plans, refused
 
 
-def apply(target: Admin, plans: Iterable[TopicPlan], *, replicas: int = -1) -> None:
-    """Create topics, add partitions and change settings, as planned. Raises `BrokerError` if a broker refuses."""
+def apply(target: Admin, plans: Iterable[TopicPlan], *, replicas: int = -1) -> list[Refused]:
+    """Create topics, add partitions and change settings, as planned. Returns the topics that a broker refuses.
+
+    Raises `BrokerError` if trying again may help.
+    """
+    refused = []
     for planned in plans:
-        if planned.target_partitions is None:
-            new = NewTopic(
-                name=planned.target, partitions=planned.partitions, replicas=replicas, settings=planned.settings
-            )
-            try:
-                target.create_topics([new])
-            except BrokerError as error:
-                if error.code is not ErrorCode.topic_already_exists:
-                    raise
-            continue
-        if planned.target_partitions < planned.partitions:
-            target.add_partitions(planned.target, planned.partitions)
-        if planned.settings:
-            target.alter_settings(planned.target, planned.settings)
+        there = planned.target_partitions or 0
+        try:
+            if planned.target_partitions is None:
+                _create(target, planned, replicas)
+                continue
+            if planned.target_partitions < planned.partitions:
+                target.add_partitions(planned.target, planned.partitions)
+                there = planned.partitions
+            if planned.settings:
+                target.alter_settings(planned.target, planned.settings)
+        except BrokerError as error:
+            if error.retriable:
+                raise
+            refused.append(Refused(planned.source, planned.target, error, there))
+    return refused
+
+
+def _create(target: Admin, planned: TopicPlan, replicas: int) -> None:
+    new = NewTopic(name=planned.target, partitions=planned.partitions, replicas=replicas, settings=planned.settings)
+    try:
+        target.create_topics([new])
+    except BrokerError as error:
+        if error.code is not ErrorCode.topic_already_exists:
+            raise

@@ -183,7 +183,8 @@ class _Result(NamedTuple):
     @property
     def has_failed(self) -> bool:
         """Whether the link, or one of its partitions, has failed."""
-        return self.error is not None or (self.report is not None and bool(self.report.failed))
+        report = self.report
+        return self.error is not None or (report is not None and bool(report.failed or report.refused))
 
 
 def _check_engine(links: Sequence[Link], engine: str, master: str | None, *, has_local: bool) -> None:
@@ -295,12 +296,14 @@ def _run(links: Sequence[Link], *, follow: bool, take_over: bool, sinks: Sequenc
     ):
 
         def tell(event: Event) -> None:
-            from ottla.events import MirrorFaultAccepted, MirrorStopped
+            from ottla.events import MirrorFaultAccepted, MirrorStopped, MirrorTopicRefused
 
             if isinstance(event, MirrorStopped | MirrorFaultAccepted):
                 went = "not mirrored any further" if isinstance(event, MirrorStopped) else "accepted"
                 place = f"{event.topic}-{event.partition}"
                 live.say(f"link {event.link}: {place}: {went}: {reworded(event.reason)}")
+            elif isinstance(event, MirrorTopicRefused):
+                live.say(f"link {event.link}: {event.topic}: {reworded(event.reason)}")
 
         runs = run_links(
             links,

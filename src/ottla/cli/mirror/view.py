@@ -86,6 +86,8 @@ def report_text(report: MirrorReport) -> str:
         done += f"; {passed:,} of {batches:,} batches passed on as they were, the others encoded again: {reasons}"
     if report.failed:
         done += f"; {_count(len(report.failed), 'partition')} failed"
+    if report.refused:
+        done += f"; {_count(len(report.refused), 'topic')} refused by the target"
     return done
 
 
@@ -159,6 +161,8 @@ def _remarks(status: LinkStatus, now: float) -> list[str]:
         if each.error is not None:
             place = "" if each.error.startswith(str(each.source)) else f"{each.source}: "
             remarks.append(f"error: {place}{reworded(each.error)}")
+    refused = () if status.process is None else status.process.refused
+    remarks += [f"error: {reworded(text)}" for text in refused]
     return ["  " + "\n  ".join(remark.splitlines()) for remark in remarks]
 
 
