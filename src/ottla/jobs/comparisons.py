@@ -10,11 +10,11 @@ import time as clock
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from ottla.audit.compare import DEFAULT_DELAY, Row, Rules, Verdict, compare_topic
-from ottla.audit.counts import count_tier
+from ottla.audit.compare import DEFAULT_DELAY, Row, Rules, Verdict, compare_topic, is_silent
+from ottla.audit.counts import count_tier, last_sign
 from ottla.audit.notes import Notes
 from ottla.errors import ConfigError, InputError
 from ottla.jobs.audit_notes import read_notes
@@ -40,6 +40,8 @@ class Comparison:
     """Records of the audit topic that are no tallies."""
     problems: tuple[str, ...] = ()
     """Why topics could not be compared at all."""
+    silent: tuple[str, ...] = ()
+    """Tiers that have not counted for a while, with the time: nothing is known of what came since."""
 
     @property
     def verdicts(self) -> Counter[Verdict]:
@@ -138,7 +140,23 @@ def compare(
     missing = [topic for topic in listed or () if topic not in notes.by_topic()]
     if missing:
         raise InputError(f"there are no tallies of {_named(missing)} to compare")
-    return Comparison(tuple(found), tuple(rows), moment_now, notes.unreadable, tuple(problems))
+    silent = _silent(found, notes, rules, stop)
+    return Comparison(tuple(found), tuple(rows), moment_now, notes.unreadable, tuple(problems), silent)
+
+
+def _silent(tiers: Sequence[str], notes: Notes, rules: Rules, stop: datetime | None) -> tuple[str, ...]:
+    """Return the tiers that do not count any more. If none of them does, there is no bucket that could say so."""
+    texts = []
+    for tier in tiers:
+        tallies = list(notes.selected(tiers=[tier]))
+        if not tallies:
+            continue  # without any, all of its buckets are unknown
+        last, seconds = last_sign(tallies), max(tally.bucket_seconds for tally in tallies)
+        end = None if stop is None else stop.timestamp()
+        if is_silent(last, seconds, now=rules.now, delay=rules.delay, stop=end):
+            moment = datetime.fromtimestamp(last, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+            texts.append(f"tier {tier} was last counted at {moment}: nothing is known of what came since")
+    return tuple(texts)
 
 
 def _cell(spark: SparkSession | None) -> int:

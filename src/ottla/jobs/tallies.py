@@ -7,6 +7,7 @@ process do the work, or tasks of a Spark session.
 
 from __future__ import annotations
 
+import dataclasses
 import time as clock
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -150,6 +151,7 @@ def tally(
         check_buckets(known, request)
         ranges: list[OffsetRange] = []
         refreshed: list[RangeTally] = []
+        facts = {topic: _first_counted(topic, each, known, request) for topic, each in facts.items()}
         for topic in listed:
             planned, unchanged = _plan(topic, facts[topic], starts, known, request)
             ranges += planned
@@ -246,6 +248,17 @@ def _up_to(span: OffsetRange, committed: Committed | None) -> OffsetRange:
     return OffsetRange(span.topic, span.partition, span.start, stop)
 
 
+def _first_counted(topic: str, facts: LogFacts, known: Notes, request: TallyRequest) -> LogFacts:
+    """Return what is known of a topic, with the time of its first tally: later ones replace that tally."""
+    topic_id = "" if facts.topic_id is None else str(facts.topic_id)
+    times = [
+        note.written if note.first_counted is None else note.first_counted
+        for note in known.selected(topics=[request.names.get(topic, topic)])
+        if isinstance(note, RangeTally) and note.topic_id == topic_id
+    ]
+    return dataclasses.replace(facts, first_counted=min(times, default=facts.as_of))
+
+
 def _plan(
     topic: str, facts: LogFacts, starts: Mapping[tuple[str, int], int], known: Notes, request: TallyRequest
 ) -> tuple[list[OffsetRange], list[RangeTally]]:
@@ -268,6 +281,7 @@ def _plan(
                 msgspec.structs.replace(
                     plan.unchanged.head,
                     as_of=facts.as_of,
+                    first_counted=facts.first_counted,
                     written=clock.time(),
                     partitions=facts.partitions,
                     part=0,
