@@ -166,8 +166,17 @@ def _remarks(status: LinkStatus, now: float) -> list[str]:
     return ["  " + "\n  ".join(remark.splitlines()) for remark in remarks]
 
 
-def moves_text(moves: Sequence[Move], *, width: int | None) -> str:
-    """Return translated offsets of groups as a table."""
+_OUTCOMES = {
+    "BEFORE_MIRROR": "the offset lies before the first mirrored record",
+    "AHEAD": "the group has committed a higher offset there, which stays",
+    "IN_USE": "the group has members there; it waits until they have gone",
+    "NO_TOPIC": "the topic is missing there",
+}
+"""What the short words for outcomes leave out."""
+
+
+def moves_text(moves: Sequence[Move], *, width: int | None, reverse: bool) -> str:
+    """Return translated offsets of groups as a table, with the outcomes that need it explained below."""
     rows = [
         [
             move.group,
@@ -180,8 +189,11 @@ def moves_text(moves: Sequence[Move], *, width: int | None) -> str:
         ]
         for move in moves
     ]
-    headings = ("GROUP", "SOURCE", "OFFSET", "TARGET", "OFFSET THERE", "BEFORE", "OUTCOME")
-    return table(headings, rows, width=width)
+    before = "SOURCE HAD" if reverse else "TARGET HAD"
+    headings = ("GROUP", "SOURCE", "OFFSET", "TARGET", "OFFSET", before, "OUTCOME")
+    outcomes = dict.fromkeys(move.outcome for move in moves if move.outcome.name in _OUTCOMES)
+    notes = [f"{outcome.value}: {_OUTCOMES[outcome.name]}" for outcome in outcomes]
+    return "\n".join([table(headings, rows, width=width, whole={"OUTCOME"}), *notes])
 
 
 def _percent(share: float) -> str:
