@@ -319,7 +319,8 @@ def test_groups_are_translated_there_and_back(kafka: LocalCluster) -> None:
             return run("mirror", "groups", group, *sides, *JOURNAL, *options)
 
         (row,) = json.loads(groups("--json", "--dry-run").stdout)
-        assert (row["source_offset"], row["before"], row["outcome"]) == (4, None, "committed")
+        assert (row["source_offset"], row["before"], row["outcome"]) == (4, None, "would_commit")
+        assert "1 of 1 offsets would be committed" in groups("--dry-run").stderr
         assert tp(f"copy.{topic}") not in admin.groups.committed(group)
         done = groups()
         assert "1 of 1 offsets were committed" in done.stderr

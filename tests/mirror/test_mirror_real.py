@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pickle
 import threading
+import time
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
@@ -112,6 +113,15 @@ def test_append_times_of_the_source_are_kept(kafka: LocalCluster) -> None:
     assert report.partitions[0].recoded == {"append_time": report.partitions[0].batches}
     assert assert_equal(kafka.bootstrap, topic) == 50
     assert all(time_ms > 1_600_000_000_000 for *_, time_ms in seen(kafka.bootstrap, f"copy.{topic}"))
+
+
+def test_times_in_the_future_that_the_source_takes_are_taken_by_the_target(kafka: LocalCluster) -> None:
+    allowed = {"message.timestamp.after.max.ms": str(1 << 60)}
+    topic = new_topic(kafka.bootstrap, "future", settings=allowed)
+    later = int(time.time() * 1000) + 86_400_000
+    confluent_write(kafka.bootstrap, tp(topic), "none", [Sent(b"k", b"v", (), later)])
+    mirror(link_of(kafka.bootstrap, topic))
+    assert assert_equal(kafka.bootstrap, topic) == 1
 
 
 def test_a_target_with_another_codec_and_a_smaller_limit(kafka: LocalCluster) -> None:

@@ -314,7 +314,17 @@ def test_a_copy_is_created_like_its_source_and_follows_its_settings() -> None:
     new = plan(source, None, name="copy", source_settings=settings, target_settings=None)
     assert (new.action, new.partitions) == ("create", 3)
     assert new.settings == {"compression.type": "producer", "retention.ms": "60000", "max.message.bytes": "2000000"}
+    before, after = "message.timestamp.before.max.ms", "message.timestamp.after.max.ms"
+    limits = {
+        before: Setting(before, "1000", SettingSource.FILE),
+        after: Setting(after, "99", SettingSource.TOPIC),
+    }
+    taken = plan(source, None, name="copy", source_settings=limits, target_settings=None)
+    assert taken.settings == {"compression.type": "producer", before: "1000", after: "99"}
     target = TopicDescription("copy", TARGET, False, partitions[:2])
+    other = {after: Setting(after, "5"), before: Setting(before, "5")}
+    assert plan(source, target, name="copy", source_settings=limits, target_settings=other).settings == {after: "99"}
+    assert not plan(source, target, name="copy", source_settings=limits, target_settings={}).settings, "too old"
     same = {"retention.ms": Setting("retention.ms", "60000")}
     grown = plan(source, target, name="copy", source_settings=settings, target_settings=same)
     assert (grown.action, dict(grown.settings)) == ("grow", {})

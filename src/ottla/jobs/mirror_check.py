@@ -12,12 +12,12 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from ottla.admin import Admin, Apply, NewTopic
+from ottla.admin import Admin, Apply
 from ottla.config import Timeouts
 from ottla.errors import OttlaError
 from ottla.jobs.mirror_link import Link
 from ottla.jobs.mirrors import Mirroring
-from ottla.mirror.topics import TopicPlan, nothing_matches
+from ottla.mirror.topics import TopicPlan, creating, nothing_matches
 
 
 class Place(NamedTuple):
@@ -192,8 +192,7 @@ def _refused(mirroring: Mirroring, plans: Iterable[TopicPlan], *, replicas: int)
 
 def _validate(admin: Admin, plan: TopicPlan, replicas: int) -> None:
     if plan.target_partitions is None:
-        new = NewTopic(name=plan.target, partitions=plan.partitions, replicas=replicas, settings=plan.settings)
-        admin.check_topic(new)
+        creating(plan, replicas, admin.check_topic)
         return
     if plan.target_partitions < plan.partitions:
         admin.add_partitions(plan.target, plan.partitions, apply=Apply.CHECK)

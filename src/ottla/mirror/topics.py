@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import fnmatch
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,9 +17,11 @@ from ottla.admin.settings import Setting, SettingSource
 from ottla.admin.topics import NewTopic, TopicDescription, is_topic_name
 from ottla.errors import BrokerError, ConfigError, ErrorCode, InputError, OttlaError
 
+_TIME_LIMITS = ("message.timestamp.before.max.ms", "message.timestamp.after.max.ms")
+"""Which timestamps a topic takes, in brokers since 3.6: what the source took, the target must take."""
 _FOLLOWED = (
     *("cleanup.policy", "retention.ms", "retention.bytes", "max.message.bytes", "delete.retention.ms"),
-    *("min.compaction.lag.ms", "max.compaction.lag.ms"),
+    *("min.compaction.lag.ms", "max.compaction.lag.ms", *_TIME_LIMITS),
 )
 """Settings of the source that also make sense for a copy."""
 _LINK_NAME = re.compile(r"[A-Za-z0-9._-]{1,100}")
@@ -159,14 +161,22 @@ def plan(
     }
     limit = source_settings.get("max.message.bytes")
     if target_settings is None:
-        changes = {"compression.type": "producer", **wanted}
+        set_by_brokers = {
+            name: value.value
+            for name in _TIME_LIMITS
+            if (value := source_settings.get(name)) is not None
+            and value.value is not None
+            and value.source in (SettingSource.BROKER, SettingSource.ALL_BROKERS, SettingSource.FILE)
+        }
+        changes = {"compression.type": "producer", **set_by_brokers, **wanted}
         if limit is not None and limit.value is not None:
             changes["max.message.bytes"] = limit.value
     else:
         changes = {
             setting: value
             for setting, value in wanted.items()
-            if setting not in target_settings or not target_settings[setting].means(value)
+            if (setting in target_settings and not target_settings[setting].means(value))
+            or (setting not in target_settings and setting not in _TIME_LIMITS)  # its brokers are too old for them
         }
     existing = None if target is None else len(target.partitions)
     return TopicPlan(source.name, name, len(source.partitions), existing, changes)
@@ -234,9 +244,23 @@ def apply(target: Admin, plans: Iterable[TopicPlan], *, replicas: int = -1) -> l
 
 
 def _create(target: Admin, planned: TopicPlan, replicas: int) -> None:
-    new = NewTopic(name=planned.target, partitions=planned.partitions, replicas=replicas, settings=planned.settings)
     try:
-        target.create_topics([new])
+        creating(planned, replicas, lambda new: target.create_topics([new]))
     except BrokerError as error:
         if error.code is not ErrorCode.topic_already_exists:
             raise
+
+
+def creating(planned: TopicPlan, replicas: int, do: Callable[[NewTopic], object]) -> None:
+    """Have the target create a topic, or check it: without limits of timestamps if its brokers are too old for them."""
+
+    def new(settings: Mapping[str, str]) -> NewTopic:
+        return NewTopic(name=planned.target, partitions=planned.partitions, replicas=replicas, settings=settings)
+
+    try:
+        do(new(planned.settings))
+    except BrokerError as error:
+        older = {name: value for name, value in planned.settings.items() if name not in _TIME_LIMITS}
+        if error.code is not ErrorCode.invalid_config or len(older) == len(planned.settings):
+            raise
+        do(new(older))
