@@ -305,6 +305,16 @@ def test_a_lag_that_was_published_long_ago_says_so() -> None:
     assert "with --from" not in status_text(replace(old, lag_at=4_600.0), now=4_600.0, width=None)
 
 
+@pytest.mark.parametrize(("typed", "meant"), [("chekc", "check"), ("stauts", "status"), ("offsets", "offset")])
+def test_a_command_with_a_typo_is_not_taken_for_a_topic(typed: str, meant: str) -> None:
+    result = run("mirror", typed, "x")
+    assert result.exit_code == 2
+    assert "did you mean '" in result.stderr
+    assert f"mirror {meant}'" in result.stderr
+    topic = run("mirror", typed, "--from", "127.0.0.1:1")
+    assert "--to HOST:PORT,... is missing" in topic.stderr, "with a source it is a topic"
+
+
 @pytest.mark.broker
 def test_groups_are_translated_there_and_back(kafka: LocalCluster) -> None:
     topic = new_topic(kafka.bootstrap, "cli-groups")
