@@ -27,7 +27,7 @@ from ottla.mirror.rules import Policy
 from ottla.mirror.takeover import Fault, Finding, Position, Tail, locate, scan_start
 from ottla.mirror.terms import Mark, OffsetMap, Run, Term, joined
 from ottla.mirror.throttle import Throttle
-from ottla.mirror.topics import Rename, check_link_name, plan, select
+from ottla.mirror.topics import Rename, check_link_name, left_out, plan, select
 from ottla.model import TopicPartition
 from ottla.net.deadline import Deadline
 from ottla.net.metadata import Partition
@@ -301,6 +301,11 @@ def test_topics_are_chosen_by_name_and_pattern() -> None:
     assert select(names, ["*"], excluded={"journal"}) == ["clicks", "orders", "orders-eu"]
     with pytest.raises(InputError, match="no topic 'nowhere'"):
         select(names, ["nowhere"])
+    own = ["heartbeats", "mm2-offsets.hub.internal", "hub.checkpoints.internal", "clicks", "clicks-test"]
+    assert select(own, ["*"]) == ["clicks", "clicks-test"]
+    assert left_out(own, ["*"]) == own[:3]
+    assert select(own, ["*", "heartbeats"], exclude=["*-test"]) == ["clicks", "heartbeats"]
+    assert left_out(own, ["*", "heartbeats"]) == own[1:3]
 
 
 def test_a_copy_is_created_like_its_source_and_follows_its_settings() -> None:

@@ -17,7 +17,7 @@ from ottla.config import Timeouts
 from ottla.errors import OttlaError
 from ottla.jobs.mirror_link import Link
 from ottla.jobs.mirrors import Mirroring
-from ottla.mirror.topics import TopicPlan, creating, nothing_matches
+from ottla.mirror.topics import TopicPlan, creating, left_out, nothing_matches
 
 
 class Place(NamedTuple):
@@ -168,6 +168,10 @@ def _check(link: Link, *, timeout: float, ask_brokers: bool) -> LinkCheck:
             f"topic {plan.target} has {plan.target_partitions} partitions, topic {plan.source} only {plan.partitions}"
             for plan in plans
             if plan.target_partitions is not None and plan.target_partitions > plan.partitions
+        ]
+        notes += [
+            f"topic {name} is called like one of MirrorMaker's own and is left out: name it to mirror it"
+            for name in left_out(Admin(mirroring.source).topic_names(), link.topics)
         ]
         if ask_brokers:
             problems += _refused(mirroring, plans, replicas=link.replicas)

@@ -109,6 +109,7 @@ class Mirroring:
             link.topics,
             Rename(link.rename),
             link=link.name,
+            exclude=link.exclude,
             excluded={link.journal} if link.audit is None else {link.journal, link.audit.topic},
         )
         if not link.follow_settings:

@@ -118,16 +118,40 @@ class Refused:
         }
 
 
-def select(names: Iterable[str], patterns: Sequence[str], *, excluded: Collection[str] = ()) -> list[str]:
-    """Return the topics that match a name or a pattern with `*` and `?`, without internal ones and `excluded`.
+MIRRORMAKER = ("heartbeats", "mm2-*.internal", "*.checkpoints.internal")
+"""MirrorMaker's own topics: patterns do not match them, only their names do."""
 
+
+def is_pattern(text: str) -> bool:
+    """Whether a text is a pattern, and not a name."""
+    return any(sign in text for sign in "*?[")
+
+
+def matches(name: str, patterns: Iterable[str]) -> bool:
+    """Whether a name matches one of the patterns."""
+    return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
+
+
+def left_out(names: Iterable[str], patterns: Sequence[str]) -> list[str]:
+    """Return MirrorMaker's own topics that match a pattern and are not mirrored."""
+    globs = [pattern for pattern in patterns if is_pattern(pattern)]
+    return [name for name in names if matches(name, MIRRORMAKER) and matches(name, globs) and name not in patterns]
+
+
+def select(
+    names: Iterable[str], patterns: Sequence[str], *, excluded: Collection[str] = (), exclude: Sequence[str] = ()
+) -> list[str]:
+    """Return the topics that match a name or a pattern with `*` and `?`.
+
+    Left out are internal ones, those of MirrorMaker, `excluded` names, and what matches one of the patterns `exclude`.
     Raises `InputError` if a plain name does not exist.
     """
     known = {name for name in names if not name.startswith("__") and name not in excluded}
     chosen: set[str] = set()
     for pattern in patterns:
-        if any(sign in pattern for sign in "*?["):
-            chosen.update(name for name in known if fnmatch.fnmatchcase(name, pattern))
+        if is_pattern(pattern):
+            others = (name for name in known if not matches(name, (*MIRRORMAKER, *exclude)))
+            chosen.update(name for name in others if fnmatch.fnmatchcase(name, pattern))
         elif pattern in known:
             chosen.add(pattern)
         else:
@@ -183,7 +207,14 @@ def plan(
 
 
 def look(
-    source: Admin, target: Admin, patterns: Sequence[str], rename: Rename, *, link: str, excluded: Collection[str]
+    source: Admin,
+    target: Admin,
+    patterns: Sequence[str],
+    rename: Rename,
+    *,
+    link: str,
+    excluded: Collection[str],
+    exclude: Sequence[str] = (),
 ) -> tuple[list[TopicPlan], list[Refused]]:
     """Compare the topics of both clusters. Returns a plan for each mirrored topic, and those whose new name is none.
 
@@ -191,7 +222,7 @@ def look(
     """
     names = [
         name
-        for name in select(source.topic_names(), patterns, excluded=excluded)
+        for name in select(source.topic_names(), patterns, excluded=excluded, exclude=exclude)
         if name in patterns or not rename.is_result(name, link=link)
     ]
     renamed = {name: rename.apply(name, link=link) for name in names}

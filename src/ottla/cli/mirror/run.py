@@ -83,6 +83,12 @@ def _listener(text: str) -> tuple[str, int]:
     metavar="TOPIC",
     help="Give this topic, or pattern, threads and memory of its own. Repeatable.",
 )
+@click.option(
+    "--exclude",
+    multiple=True,
+    metavar="PATTERN",
+    help="Leave out topics that a pattern of TOPIC matches. Repeatable; MirrorMaker's own topics are always left out.",
+)
 @click.option("--replicas", type=Integer(1), help="Replicas of topics that are created.  [default: the broker's]")
 @click.option("--follow-settings/--keep-settings", default=True, help="Whether topic settings follow the source.")
 @journal_option
