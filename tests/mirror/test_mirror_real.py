@@ -32,6 +32,7 @@ from ottla.jobs.mirror_guards import refuse_conflicts
 from ottla.jobs.mirror_kind import MirrorKind
 from ottla.jobs.mirror_report import MirrorReport
 from ottla.jobs.mirrors import Mirroring, MirrorRange, mirror
+from ottla.mirror import journal
 from ottla.mirror.lane import Phase
 from ottla.mirror.rules import Action, Policy
 from ottla.mirror.terms import OffsetMap
@@ -430,6 +431,47 @@ def test_a_circle_and_a_copy_of_another_link_are_refused_and_nothing_is_written(
         with pytest.raises(InputError, match="in a circle"):
             refuse_conflicts(replace(link, name="c"), plans, source=mirroring.source, target=mirroring.target)
     assert assert_equal(kafka.bootstrap, topic) == 5
+
+
+def test_a_circle_of_several_links_is_refused_as_far_as_journals_know(kafka: LocalCluster) -> None:
+    topic = new_topic(kafka.bootstrap, "far-circle")
+    confluent_write(kafka.bootstrap, tp(topic), "none", UNUSUAL[:5])
+    first = link_of(kafka.bootstrap, topic, name=f"first-{topic}")
+    second = link_of(kafka.bootstrap, f"copy.{topic}", name=f"second-{topic}")
+    for link in (first, second):
+        mirror(link)
+    third = f"copy.copy.{topic}"
+    with Mirroring(replace(first, name=f"third-{topic}", topics=(third,))) as mirroring:
+        source = mirroring.source
+        (writer,) = [each for each in journal.writers(source, topic=first.journal) if each.target_topic == third]
+        assert [origin.topic for origin in writer.origins] == [topic], "the second link knows what the first one does"
+        plans = [TopicPlan(third, topic, 1, 1)]
+        with pytest.raises(InputError, match=f"in a circle: records of topic {third} come from {topic} at the target"):
+            refuse_conflicts(mirroring.link, plans, source=source, target=mirroring.target)
+
+
+def test_origins_are_followed_over_clusters() -> None:
+    here = [
+        journal.Writer("one", "east", "t", "a", frozenset({journal.Origin("west", "t")})),
+        journal.Writer("two", "hub", "a", "b"),
+        journal.Writer("other", "south", "x", "y"),
+    ]
+    assert journal.origins_of("b", "hub", here) == {("hub", "a"), ("east", "t"), ("west", "t")}
+    assert journal.origins_of("b", None, here) == {("hub", "a")}, "which cluster this is is not known"
+    assert not journal.origins_of("z", "hub", here)
+    round_about = [journal.Writer("one", "hub", "a", "b"), journal.Writer("two", "hub", "b", "a")]
+    assert journal.origins_of("a", "hub", round_about) == {("hub", "a"), ("hub", "b")}
+
+
+def test_a_link_that_is_given_another_source_says_so(kafka: LocalCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    topic = new_topic(kafka.bootstrap, "other-source")
+    confluent_write(kafka.bootstrap, tp(topic), "none", UNUSUAL[:5])
+    link = link_of(kafka.bootstrap, topic)
+    mirror(link)
+    monkeypatch.setattr("ottla.jobs.mirror_guards.cluster_id", lambda _: "another")
+    with pytest.raises(InputError, match="the source is another cluster, another: choose another name for the link"):
+        mirror(link)
+    assert mirror(replace(link, rules=Policy(on_lost=Action.CONTINUE))).records == 0
 
 
 def test_the_job_runs_on_other_engines_and_continues_where_another_stopped(kafka: LocalCluster) -> None:

@@ -265,7 +265,8 @@ def test_rules_stop_or_accept_by_kind() -> None:
     source, target = TopicPartition("s", 0), TopicPartition("t", 0)
     foreign, lost = Finding(Fault.FOREIGN_WRITER, "x"), Finding(Fault.TARGET_LOST_RECORDS, "y")
     rules = Policy(on_foreign="continue")  # type: ignore[arg-type]
-    assert [error.fault for error in rules.judge(source, target, [foreign])] == ["foreign_writer"]
+    (accepted,) = rules.judge(source, target, [foreign])
+    assert (accepted.fault, str(accepted).endswith(": x")) == ("foreign_writer", True), "no advice on what is accepted"
     with pytest.raises(MirrorError, match=r"s-0 -> t-0: the target has lost records .*: y; with on_target_lost"):
         rules.judge(source, target, [foreign, lost])
     with pytest.raises(ConfigError, match="on_lost is 'ignore'; accepted are 'stop' and 'continue'"):

@@ -24,7 +24,7 @@ from ottla.fetch.cursor import END_OF_LOG
 from ottla.fetch.reader import Reader
 from ottla.jobs.engine_choice import choose_engine, engine_name
 from ottla.jobs.mirror_audit import count_target
-from ottla.jobs.mirror_guards import Holder, cluster_id, refuse_conflicts
+from ottla.jobs.mirror_guards import Holder, Origins, cluster_id, refuse_conflicts, remember_origins
 from ottla.jobs.mirror_link import Link
 from ottla.jobs.mirror_report import Mirrored, MirrorReport, receipt
 from ottla.jobs.mirror_threads import PumpThreads
@@ -67,6 +67,7 @@ class Mirroring:
         """Where each partition begins that was never mirrored."""
         self.refused: tuple[Refused, ...] = ()
         """Topics that the target did not take, or not as they should be, by the last look."""
+        self._origins: Origins = {}
         self._throttle = Throttle(link.rate, link.rates)
         self._pumps: dict[str, Pump] = {}
         """By topic for isolated topics; all others share the one without a name."""
@@ -114,7 +115,7 @@ class Mirroring:
         )
         if not link.follow_settings:
             plans = [plan if plan.action == "create" else replace(plan, settings={}) for plan in plans]
-        refuse_conflicts(link, plans, source=self.source, target=self.target)
+        self._origins = refuse_conflicts(link, plans, source=self.source, target=self.target)
         return plans, refused
 
     def prepare(self) -> list[TopicPlan]:
@@ -129,6 +130,7 @@ class Mirroring:
 
     def _apply(self, plans: Sequence[TopicPlan], refused: Sequence[Refused]) -> None:
         """Change the target as planned. One topic that it refuses does not stop the others."""
+        remember_origins(self.journal, self._origins)
         told = {(each.source, each.reason) for each in self.refused}
         self.refused = (*refused, *topics.apply(Admin(self.target), plans, replicas=self.link.replicas))
         for each in self.refused:

@@ -30,6 +30,8 @@ from ottla.produce.producer import Producer
 _log = logging.getLogger(__name__)
 TOPIC = "ottla-mirror"
 """The topic's name, unless configured otherwise."""
+ORIGINS = "origins"
+"""The note that says from where the records of a link's source topics came."""
 _PARTITIONS = 8
 _NOTE_SECONDS = 5.0
 """How long a note may take: nothing depends on it."""
@@ -312,6 +314,13 @@ class Journal:
         return self._partitions
 
 
+class Origin(NamedTuple):
+    """A topic on a cluster, from which records come."""
+
+    cluster: str | None
+    topic: str
+
+
 class Writer(NamedTuple):
     """A link that mirrors a topic to the cluster of the journal."""
 
@@ -319,6 +328,23 @@ class Writer(NamedTuple):
     source_cluster: str | None
     source_topic: str
     target_topic: str
+    origins: frozenset[Origin] = frozenset()
+    """From where the records of its source topic came, as far as the journal of that cluster said."""
+
+
+def origins_of(topic: str, cluster: str | None, known: Iterable[Writer]) -> frozenset[Origin]:
+    """Return all topics whose records are in a topic of this cluster, as far as the writers of its journal know."""
+    by_target: dict[str, list[Writer]] = {}
+    for writer in known:
+        by_target.setdefault(writer.target_topic, []).append(writer)
+    found: set[Origin] = set()
+    waiting = [topic]
+    while waiting:
+        for writer in by_target.get(waiting.pop(), ()):
+            new = {Origin(writer.source_cluster, writer.source_topic), *writer.origins} - found
+            found |= new
+            waiting += [origin.topic for origin in new if cluster is not None and origin.cluster == cluster]
+    return frozenset(found)
 
 
 def link_names(cluster: Cluster, *, topic: str = TOPIC) -> frozenset[str]:
@@ -334,7 +360,8 @@ def link_names(cluster: Cluster, *, topic: str = TOPIC) -> frozenset[str]:
 def writers(cluster: Cluster, *, topic: str = TOPIC) -> frozenset[Writer]:
     """Return the links that have a journal on this cluster, with their topics; none if there is no journal."""
     known: set[Writer] = set()
-    for key, value in _latest(cluster, topic).items():
+    latest = _latest(cluster, topic)
+    for key, value in latest.items():
         try:
             link, target_topic, *rest = (key or b"").decode().split("/")
             row = json.loads(value or b"")
@@ -342,7 +369,18 @@ def writers(cluster: Cluster, *, topic: str = TOPIC) -> frozenset[Writer]:
                 known.add(Writer(link, row.get("source_cluster"), row["source_topic"], target_topic))
         except (KeyError, TypeError, ValueError, AttributeError, RecursionError):
             continue  # a tombstone, a note, or not an entry of a mirror
-    return frozenset(known)
+    return frozenset(
+        writer._replace(origins=_origins(latest.get(f"{writer.link}#{ORIGINS}".encode()), writer.target_topic))
+        for writer in known
+    )
+
+
+def _origins(note: bytes | None, target_topic: str) -> frozenset[Origin]:
+    try:
+        rows = json.loads(note or b"{}")["topics"][target_topic]
+        return frozenset(Origin(None if cluster is None else str(cluster), str(name)) for cluster, name in rows)
+    except (KeyError, TypeError, ValueError, AttributeError, RecursionError):
+        return frozenset()
 
 
 def _latest(cluster: Cluster, topic: str) -> dict[bytes | None, bytes | None]:
