@@ -49,6 +49,12 @@ def _small_cells(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tallies, "CELL_RECORDS", 1000)
 
 
+def test_a_group_that_has_committed_nothing_is_an_error(kafka: LocalCluster) -> None:
+    pipeline.write(kafka.bootstrap, "tally-nobody", [records(10)])
+    with pytest.raises(InputError, match="group nosuch has committed nothing of topic tally-nobody"):
+        tally("tally-nobody", brokers=kafka.bootstrap, tier="x", audit_topic="audit-nobody", group="nosuch")
+
+
 def test_tiers_that_stopped_counting_are_named(kafka: LocalCluster) -> None:
     pipeline.write(kafka.bootstrap, "tally-silent", [records(10)])
     where = {"brokers": kafka.bootstrap, "audit_topic": "audit-silent", "names": {"tally-silent": "x"}}

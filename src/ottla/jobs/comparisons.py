@@ -17,6 +17,7 @@ from ottla.audit.compare import DEFAULT_DELAY, Row, Rules, Verdict, compare_topi
 from ottla.audit.counts import count_tier, last_sign
 from ottla.audit.notes import Notes
 from ottla.errors import ConfigError, InputError
+from ottla.jobs.arguments import check_moment, check_seconds, check_topic_names
 from ottla.jobs.audit_notes import read_notes
 from ottla.jobs.brokers import Brokers
 from ottla.jobs.engine_choice import choose_engine, parallelism
@@ -84,16 +85,13 @@ def compare(
     Raises `ConfigError` for invalid arguments, `InputError` if there are no tallies, or only in buckets of different
     length, `BrokerError` for an unknown topic, and the errors of `Reader` if brokers cannot be reached.
     """
-    if not 0 <= delay <= 30 * 86_400:
-        raise ConfigError(f"delay must be seconds from 0 to 30 days, got {delay!r}")
-    for name, moment in (("start", start), ("stop", stop)):
-        if moment is not None and moment.tzinfo is None:
-            raise ConfigError(f"{name} {moment} has no time zone")
+    delay = check_seconds("delay", delay, most=30 * 86_400)
+    start, stop = check_moment("start", start), check_moment("stop", stop)
     if audit is None and not data:
         raise ConfigError("nothing to compare: pass audit=..., the cluster of the audit topic, or data=...")
     moment_now = clock.time() if now is None else now
     run = choose_engine(engine, spark=spark, workers=workers)
-    listed = None if topics is None else list(dict.fromkeys([topics] if isinstance(topics, str) else topics))
+    listed = None if topics is None else check_topic_names("topics", topics)
     order = (
         None if tiers is None else [check_name("tier", tier) for tier in ([tiers] if isinstance(tiers, str) else tiers)]
     )
@@ -125,7 +123,7 @@ def compare(
     if not notes.tallies:
         raise InputError(f"there are no tallies of {_named(listed)} to compare")
     rows: list[Row] = []
-    rules = Rules(now=moment_now, delay=float(delay), by_partition=by_partition)
+    rules = Rules(now=moment_now, delay=delay, by_partition=by_partition)
     problems: list[str] = []
     for topic, by_tier in notes.by_topic().items():
         try:

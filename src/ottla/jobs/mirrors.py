@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from ottla.admin import Admin
 from ottla.engines.contract import Engine
-from ottla.errors import Fenced, OttlaError
+from ottla.errors import ConfigError, Fenced, OttlaError
 from ottla.events import Events, MirrorTopicRefused
 from ottla.fetch.cursor import END_OF_LOG
 from ottla.fetch.reader import Reader
@@ -322,6 +322,8 @@ def mirror(
     fails and a topic that the target refuses do not stop the others; the error is raised at the end. If the link has an
     `audit`, the target is counted at the end; `ottla mirror` and `run_links` also count while they follow.
     """
+    if not isinstance(link, Link):
+        raise ConfigError(f"mirror() takes a Link(source=..., target=..., topics=...), got {type(link).__name__}")
     with Mirroring(link, events=events) as mirroring:
         if engine_name(engine, spark) == "local":
             report = mirroring.run(follow=follow, take_over=take_over, is_stopped=is_stopped)

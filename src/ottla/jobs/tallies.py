@@ -23,6 +23,7 @@ from ottla.audit.notes import Notes
 from ottla.errors import ConfigError, InputError
 from ottla.fetch.reader import Reader
 from ottla.jobs import event_time
+from ottla.jobs.arguments import check_moment, check_topic_names
 from ottla.jobs.audit_notes import read_notes
 from ottla.jobs.brokers import Brokers
 from ottla.jobs.engine_choice import choose_engine
@@ -93,8 +94,7 @@ class TallyRequest:
         event_time.parse(self.time)
         if self.headers_only and self.time != RECORD_TIME:
             raise ConfigError(f"headers alone do not have the time {self.time}: count records, or use their timestamps")
-        if self.start is not None and self.start.tzinfo is None:
-            raise ConfigError(f"start {self.start} has no time zone")
+        check_moment("start", self.start)
 
 
 def tally(
@@ -124,9 +124,9 @@ def tally(
     the tier is the group, or the fleet that commits its positions there. `names` maps topics to the names that other
     tiers have for them. `counted` is called with each tally that was published.
 
-    Raises `ConfigError` for invalid arguments and an audit topic that is not compacted, `BrokerError` for an unknown
-    topic, `OffsetsLost` if retention deletes records while they are counted, and the errors of `Reader` if brokers
-    cannot be reached.
+    Raises `ConfigError` for invalid arguments and an audit topic that is not compacted, `InputError` for a group that
+    has committed nothing of a topic, `BrokerError` for an unknown topic, `OffsetsLost` if retention deletes records
+    while they are counted, and the errors of `Reader` if brokers cannot be reached.
     """
     request = TallyRequest(
         tier=tier,
@@ -138,10 +138,10 @@ def tally(
         group=group,
         names=names or {},
     )
+    listed = check_topic_names("topics", topics)
     source = brokers if isinstance(brokers, Brokers) else Brokers(bootstrap=brokers, client_id="ottla-audit")
     target = source if audit is None else audit if isinstance(audit, Brokers) else Brokers(bootstrap=audit)
     run = choose_engine(engine, spark=spark, workers=workers)
-    listed = [topics] if isinstance(topics, str) else list(dict.fromkeys(topics))
     facts, starts = survey(source, listed, request)
     report = TallyReport(tier)
     with target.cluster() as cluster:
@@ -207,8 +207,6 @@ def survey(
     starts: dict[tuple[str, int], int] = {}
     with brokers.reader() as reader:
         for topic in topics:
-            if not topic:
-                raise InputError("a topic without a name cannot be counted")
             described = reader.cluster.topics([topic])[topic]
             # Before the ends are asked for: what is appended meanwhile may or may not be counted.
             as_of = clock.time()
@@ -235,6 +233,8 @@ def _bounds(
         member = GroupMember(request.group)
         partitions = [span.topic_partition for span in spans]
         committed = fetch_committed(reader.cluster, member, partitions, ids={topic: topic_id})
+        if not committed:
+            raise InputError(f"group {request.group} has committed nothing of topic {topic}: is it the right group?")
         spans = [_up_to(span, committed.get(span.topic_partition)) for span in spans]
     if request.start is None:
         return {span.partition: span.start for span in spans}, spans
