@@ -275,6 +275,28 @@ def test_a_target_topic_that_is_created_again_under_a_running_mirror_is_noticed_
         thread.join(30)
 
 
+def test_a_target_topic_that_is_created_again_under_a_running_mirror_has_every_record_once(
+    kafka: LocalCluster,
+) -> None:
+    topic = new_topic(kafka.bootstrap, "target-replaced-and-accepted")
+    stopped = threading.Event()
+    rules = Policy(on_target_lost="continue", patience=20.0)  # type: ignore[arg-type]
+    with Mirroring(link_of(kafka.bootstrap, topic, rules=rules)) as mirroring, Admin(kafka.bootstrap) as admin:
+        thread = threading.Thread(target=lambda: mirroring.run(follow=True, is_stopped=stopped.is_set))
+        thread.start()
+        with Producer(kafka.bootstrap) as producer:
+            producer.send_many(topic, [b"x"] * 20)
+            producer.flush()
+            eventually(lambda: _exists_with(kafka.bootstrap, f"copy.{topic}", 20), "the first copy")
+            admin.delete_topics(f"copy.{topic}")
+            admin.create_topic(f"copy.{topic}", partitions=1, replicas=1)
+            producer.send(topic, b"y")
+        eventually(lambda: _exists_with(kafka.bootstrap, f"copy.{topic}", 21), "all of it is mirrored again")
+        stopped.set()
+        thread.join(30)
+    assert assert_equal(kafka.bootstrap, topic) == 21
+
+
 def test_a_target_topic_that_was_deleted_keeps_no_other_from_being_counted(kafka: LocalCluster) -> None:
     topic = new_topic(kafka.bootstrap, "counted")
     with Producer(kafka.bootstrap) as producer:

@@ -121,7 +121,7 @@ class Mirroring:
     def prepare(self) -> list[TopicPlan]:
         """Create the journal and the target topics, and let their settings follow the source.
 
-        Topics that the target does not take are in `refused`, each is told as an event. Raises as `plan` does.
+        Topics that the target does not take are in `refused`, and each is an event. Raises as `plan` does.
         """
         plans, refused = self.look()
         self.journal.create()
