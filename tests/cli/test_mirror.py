@@ -305,7 +305,7 @@ def test_a_lag_that_was_published_long_ago_says_so() -> None:
     assert "with --from" not in status_text(replace(old, lag_at=4_600.0), now=4_600.0, width=None)
 
 
-@pytest.mark.parametrize(("typed", "meant"), [("chekc", "check"), ("stauts", "status"), ("offsets", "offset")])
+@pytest.mark.parametrize(("typed", "meant"), [("checks", "check"), ("stat", "status"), ("offsets", "offset")])
 def test_a_command_with_a_typo_is_not_taken_for_a_topic(typed: str, meant: str) -> None:
     result = run("mirror", typed, "x")
     assert result.exit_code == 2
