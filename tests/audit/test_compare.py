@@ -196,6 +196,7 @@ def test_a_tier_that_has_stopped_counting_is_silent() -> None:
     counted = tally("edge", {0: [1]}, as_of=1000.0)
     assert last_sign(counted) == 1000.0
     assert last_sign(tally("edge", {0: [1]}, as_of=None, written=700.0)) == 700.0, "it is busy with a long log"
+    assert last_sign(tally("edge", {0: [1]}, as_of=700.0, written=900.0)) == 900.0, "an archive with nothing new"
     assert last_sign([*counted, page("open", as_of=990.0)]) == 1050.0
     assert last_sign([*counted, page("closed", as_of=990.0)]) == math.inf, "it has ended in order"
     settings = {"delay": 300.0, "stop": None}

@@ -213,7 +213,7 @@ def last_sign(tallies: Iterable[AuditMessage]) -> float:
         if isinstance(tally, SessionPage):
             pages.append(tally)
         else:
-            logs.append(tally.written if tally.as_of is None else tally.as_of)
+            logs.append(max(tally.written, tally.as_of or 0.0))  # an archive that had nothing to do is as of long ago
     if pages:
         last = max(pages, key=lambda page: (page.as_of, page.number))
         logs.append(math.inf if last.state == "closed" else last.as_of + last.lease)
