@@ -45,6 +45,20 @@ def test_an_archive_has_the_records_of_its_topic(kafka: LocalCluster, tmp_path: 
         assert row.tiers[0].bytes == row.tiers[1].bytes
 
 
+def test_an_archive_with_nothing_new_says_that_it_is_still_counted(
+    kafka: LocalCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic, lake = "archived-idle", tmp_path / "lake"
+    pipeline.write(kafka.bootstrap, topic, [_items(40)])
+    archive(topic, lake, brokers=kafka.bootstrap)
+    refreshed = []
+    for seconds in (60.0, 60.0, 0.0):
+        monkeypatch.setattr("ottla.jobs.archive_tallies._SIGN_SECONDS", seconds)
+        report = tally_archive(lake, tier="archive", audit=kafka.bootstrap, audit_topic="audit-archived-idle")
+        refreshed.append(report.refreshed)
+    assert refreshed == [0, 0, 4]
+
+
 def test_files_that_do_not_have_what_the_receipt_says_are_not_counted(kafka: LocalCluster, tmp_path: Path) -> None:
     topic, lake = "archived-damaged", tmp_path / "lake"
     pipeline.write(kafka.bootstrap, topic, [_items(4000)])

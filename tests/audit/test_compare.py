@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
+from typing import Literal
 
 import msgspec
 import pytest
 
-from ottla.audit.compare import Judged, Row, Rules, Verdict, compare_topic
-from ottla.audit.counts import TierCount, count_tier
+from ottla.audit.compare import Judged, Row, Rules, Verdict, compare_topic, is_silent
+from ottla.audit.counts import TierCount, count_tier, last_sign
 from ottla.errors import InputError
-from ottla.tally.values import RangeTally, Slice, as_hex
+from ottla.tally.values import RangeTally, SessionPage, Slice, as_hex
 
 BUCKET = 600
 START = 1_767_225_600
@@ -174,6 +175,54 @@ def test_buckets_of_different_length_are_refused() -> None:
 def test_a_topic_that_was_created_again_counts_under_both_ids() -> None:
     twice = [*tally("edge", {0: [1, 2, 3]}, topic_id="a"), *tally("edge", {0: [4], 1: []}, topic_id="b", written=1.0)]
     assert str(judged(MADE, twice, by_partition=False)[1]) == "complete"
+
+
+def test_what_a_topic_got_after_its_last_tally_before_it_was_created_again_is_unknown() -> None:
+    made = [*tally("made", {0: [1]}), *tally("made", {0: [2, 3]}, bucket=START + BUCKET, topic_id="m2", written=1.0)]
+    old = tally("edge", {0: [1]}, topic_id="a", as_of=START + BUCKET + 10, written=START + BUCKET + 10)
+    created, counted = START + 2 * BUCKET, START + 8 * BUCKET
+    new = tally("edge", {0: []}, topic_id="b", first_counted=created, written=counted)
+    known, gone = rows(made, [*old, *new])
+    assert known.verdict is Verdict.COMPLETE
+    assert (gone.verdict, gone.tiers[1].records) == (Verdict.UNKNOWN, None)
+    assert "created again" in gone.worst.detail
+    later = tally("made", {0: [4]}, bucket=START + 3 * BUCKET)
+    assert rows(later, [*old, *new])[-1].verdict is Verdict.MISSING, "by then the new topic was counted"
+    both = tally("edge", {0: []}, topic_id="b", first_counted=START, written=counted)
+    assert rows(made, [*old, *both])[-1].verdict is Verdict.MISSING, "two logs at once, such as those of two clusters"
+
+
+def test_a_tier_that_has_stopped_counting_is_silent() -> None:
+    counted = tally("edge", {0: [1]}, as_of=1000.0)
+    assert last_sign(counted) == 1000.0
+    assert last_sign(tally("edge", {0: [1]}, as_of=None, written=700.0)) == 700.0, "it is busy with a long log"
+    assert last_sign(tally("edge", {0: [1]}, as_of=700.0, written=900.0)) == 900.0, "an archive with nothing new"
+    assert last_sign([*counted, page("open", as_of=990.0)]) == 1050.0
+    assert last_sign([*counted, page("closed", as_of=990.0)]) == math.inf, "it has ended in order"
+    settings = {"delay": 300.0, "stop": None}
+    assert not is_silent(1000.0, BUCKET, now=1900.0, **settings)  # type: ignore[arg-type]
+    assert is_silent(1000.0, BUCKET, now=1901.0, **settings)  # type: ignore[arg-type]
+    assert not is_silent(1000.0, BUCKET, now=1900.0, delay=0.0, stop=None), "right after a count"
+    assert not is_silent(1000.0, BUCKET, now=9000.0, delay=300.0, stop=1000.0)
+    assert is_silent(1000.0, BUCKET, now=9000.0, delay=300.0, stop=1001.0)
+
+
+def page(state: Literal["open", "closed"], *, as_of: float) -> SessionPage:
+    """What a client has published."""
+    return SessionPage(
+        tier="edge",
+        topic="clicks",
+        session="s",
+        page=0,
+        number=1,
+        state=state,
+        bucket_seconds=BUCKET,
+        floor=0,
+        ceiling=0,
+        as_of=as_of,
+        lease=60.0,
+        buckets=(),
+    )
 
 
 def test_a_row_as_plain_values() -> None:

@@ -49,6 +49,26 @@ def _small_cells(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tallies, "CELL_RECORDS", 1000)
 
 
+def test_a_group_that_has_committed_nothing_is_an_error(kafka: LocalCluster) -> None:
+    pipeline.write(kafka.bootstrap, "tally-nobody", [records(10)])
+    with pytest.raises(InputError, match="group nosuch has committed nothing of topic tally-nobody"):
+        tally("tally-nobody", brokers=kafka.bootstrap, tier="x", audit_topic="audit-nobody", group="nosuch")
+
+
+def test_tiers_that_stopped_counting_are_named(kafka: LocalCluster) -> None:
+    pipeline.write(kafka.bootstrap, "tally-silent", [records(10)])
+    where = {"brokers": kafka.bootstrap, "audit_topic": "audit-silent", "names": {"tally-silent": "x"}}
+    for tier in ("edge", "hq"):
+        tally("tally-silent", tier=tier, **where)  # type: ignore[arg-type]
+    pair = {"audit": kafka.bootstrap, "audit_topic": "audit-silent", "tiers": ["edge", "hq"]}
+    assert not compare(**pair).silent  # type: ignore[arg-type]
+    later = compare(**pair, now=time.time() + 3600)  # type: ignore[arg-type]
+    assert not later.has_faults
+    assert [text.partition(" was last counted")[0] for text in later.silent] == ["tier edge", "tier hq"]
+    past = datetime.fromtimestamp(time.time() - 60, UTC)
+    assert not compare(**pair, now=time.time() + 3600, stop=past).silent  # type: ignore[arg-type]
+
+
 def test_a_topic_that_grows_is_counted_once_however_often_it_is_counted(kafka: LocalCluster) -> None:
     pipeline.write(kafka.bootstrap, "tally-grows", [records(2500), records(700, partition=1)])
     first = tally("tally-grows", brokers=kafka.bootstrap, tier="edge", audit_topic="audit-grows")

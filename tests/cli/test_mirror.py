@@ -305,6 +305,16 @@ def test_a_lag_that_was_published_long_ago_says_so() -> None:
     assert "with --from" not in status_text(replace(old, lag_at=4_600.0), now=4_600.0, width=None)
 
 
+@pytest.mark.parametrize(("typed", "meant"), [("checks", "check"), ("stat", "status"), ("offsets", "offset")])
+def test_a_command_with_a_typo_is_not_taken_for_a_topic(typed: str, meant: str) -> None:
+    result = run("mirror", typed, "x")
+    assert result.exit_code == 2
+    assert "did you mean '" in result.stderr
+    assert f"mirror {meant}'" in result.stderr
+    topic = run("mirror", typed, "--from", "127.0.0.1:1")
+    assert "--to HOST:PORT,... is missing" in topic.stderr, "with a source it is a topic"
+
+
 @pytest.mark.broker
 def test_groups_are_translated_there_and_back(kafka: LocalCluster) -> None:
     topic = new_topic(kafka.bootstrap, "cli-groups")
@@ -319,7 +329,8 @@ def test_groups_are_translated_there_and_back(kafka: LocalCluster) -> None:
             return run("mirror", "groups", group, *sides, *JOURNAL, *options)
 
         (row,) = json.loads(groups("--json", "--dry-run").stdout)
-        assert (row["source_offset"], row["before"], row["outcome"]) == (4, None, "committed")
+        assert (row["source_offset"], row["before"], row["outcome"]) == (4, None, "would_commit")
+        assert "1 of 1 offsets would be committed" in groups("--dry-run").stderr
         assert tp(f"copy.{topic}") not in admin.groups.committed(group)
         done = groups()
         assert "1 of 1 offsets were committed" in done.stderr

@@ -76,8 +76,12 @@ def _header(body: memoryview) -> None:
         messages.split_response(body[0] % 75, body[1] % 14, body[2:])
 
 
+def _produce(body: memoryview) -> None:
+    produce_response(body)
+
+
 _READERS = {
-    answers.PRODUCE: produce_response,
+    answers.PRODUCE: _produce,
     answers.FETCH_12: lambda body: fetch_response(body, version=12),
     answers.FETCH_13: lambda body: fetch_response(body, version=13),
     answers.CONTROL: _control,

@@ -17,11 +17,12 @@ from tests.waiting import eventually
 from ottla import Producer
 from ottla.admin import Admin
 from ottla.cluster import LocalCluster
-from ottla.events import Event, MirrorProgress, PrometheusSink
+from ottla.errors import BrokerError, ErrorCode, InputError
+from ottla.events import Event, MirrorProgress, MirrorTopicRefused, PrometheusSink, Sink
 from ottla.jobs.mirror_link import Link
 from ottla.jobs.mirror_runner import LinkRun, run_links
 from ottla.jobs.mirror_status import read_status
-from ottla.jobs.mirrors import Mirroring
+from ottla.jobs.mirrors import Mirroring, mirror
 from ottla.mirror.lane import Lane
 
 pytestmark = pytest.mark.broker
@@ -30,7 +31,7 @@ _AWAY = "127.0.0.1:1"
 
 
 @contextmanager
-def _running(*links: Link) -> Iterator[list[LinkRun]]:
+def _running(*links: Link, events: Sequence[Sink] = ()) -> Iterator[list[LinkRun]]:
     """Links that follow their topics until the block ends."""
     stopped, begun = threading.Event(), threading.Event()
     runs: list[LinkRun] = []
@@ -39,7 +40,7 @@ def _running(*links: Link) -> Iterator[list[LinkRun]]:
         runs.extend(started)
         begun.set()
 
-    settings = {"follow": True, "is_stopped": stopped.is_set, "watch": watch, "status_seconds": 0.3}
+    settings = {"follow": True, "is_stopped": stopped.is_set, "watch": watch, "status_seconds": 0.3, "events": events}
     thread = threading.Thread(target=lambda: run_links(links, **settings))  # type: ignore[arg-type]
     thread.start()
     try:
@@ -124,6 +125,67 @@ def test_a_topic_that_fails_delays_no_other_and_is_reported(kafka: LocalCluster)
     assert f'ottla_mirror_progress_lag_records{{link="partly-{bad}",topic="{bad}"}} 10.0' in metrics
     assert f'ottla_mirror_progress_failed{{link="partly-{bad}",topic="{bad}"}} 1.0' in metrics
     assert f'ottla_mirror_progress_records_total{{link="partly-{bad}",topic="{good}"}} 10.0' in metrics
+
+
+def test_a_topic_that_the_target_refuses_is_named_and_tried_again_and_the_others_go_on(
+    kafka: LocalCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ottla.jobs.mirrors._REFRESH_SECONDS", 0.2)
+    good = new_topic(kafka.bootstrap, "taken")
+    bad, long = f"{good}-bad", good.ljust(249, "n")
+    in_the_way = f"copy_{bad}"  # collides with copy.BAD
+    with Admin(kafka.bootstrap) as admin:
+        for topic in (bad, long, in_the_way):
+            admin.create_topic(topic, replicas=1)
+    for topic in (good, bad):
+        confluent_write(kafka.bootstrap, tp(topic), "none", UNUSUAL[:10])
+    link = link_of(kafka.bootstrap, f"{good}*", name=f"taken-{good}")
+    (run,) = run_links([link])
+    assert run.error is None
+    assert run.report is not None
+    assert [each.source for each in run.report.refused] == [long, bad]
+    assert "copy_" in run.report.refused[1].reason
+    assert "249" in run.report.refused[0].reason
+    assert len(seen(kafka.bootstrap, f"copy.{good}")) == 10
+    with pytest.raises(InputError, match="makes no topic name"):
+        mirror(link)  # and a program hears of it, too
+    told: list[Event] = []
+    with _running(link, events=[told.append]) as (run,), Mirroring(link) as mirroring:
+        eventually(lambda: (run.progress().records, run.state) == (0, "running"), "it runs")
+        refused = {event.topic for event in told if isinstance(event, MirrorTopicRefused)}
+        assert refused == {bad, long}
+
+        def named() -> tuple[str, ...]:
+            note = mirroring.journal.note("status") or {}
+            return tuple(text.partition(":")[0] for text in note.get("refused", ()) if note["state"] == "running")
+
+        eventually(lambda: named() == (long, bad), "its state names them")
+        with Admin(kafka.bootstrap) as admin:
+            admin.delete_topics(in_the_way)
+        eventually(lambda: run.progress().records == 10, "it is mirrored as soon as the target takes it")
+        eventually(lambda: named() == (long,), "and not named any more")
+
+
+def test_partitions_and_settings_that_the_target_refuses_leave_the_rest_as_it_is(
+    kafka: LocalCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = new_topic(kafka.bootstrap, "no-growth", partitions=1)
+    link = link_of(kafka.bootstrap, topic)
+    confluent_write(kafka.bootstrap, tp(topic), "none", UNUSUAL[:5])
+    mirror(link)
+    with Admin(kafka.bootstrap) as admin:
+        admin.add_partitions(topic, 2)
+
+    def refuse(*_: object, **__: object) -> None:
+        raise BrokerError(int(ErrorCode.topic_authorization_failed), "adding partitions", "no")
+
+    monkeypatch.setattr(Admin, "add_partitions", refuse)
+    for partition in (0, 1):
+        confluent_write(kafka.bootstrap, tp(topic, partition), "none", UNUSUAL[:5])
+    (run,) = run_links([link])
+    assert run.report is not None
+    assert [(each.source, each.partitions) for each in run.report.refused] == [(topic, 1)]
+    assert [(each.source.partition, each.records) for each in run.report.partitions] == [(0, 5)]
 
 
 def test_the_state_of_a_link_is_known_while_it_runs_and_afterwards(kafka: LocalCluster) -> None:

@@ -125,7 +125,7 @@ bootstrap = "b:9092"
     ("place", "text", "message"),
     [
         ("link", "topic = 1", r"\[links.oslo\] has an unknown key 'topic': did you mean 'topics'\?"),
-        ("link", "zzz = 1", r"\[links.oslo\] has an unknown key 'zzz': accepted are audit, follow_settings, groups"),
+        ("link", "zzz = 1", r"\[links.oslo\] has an unknown key 'zzz': accepted are audit, exclude, follow_settings"),
         ("link", "rate = true", r"\[links.oslo\] rate must be bytes per second .*, got true"),
         ("link", "rate = '5 apples'", r"\[links.oslo\] is invalid: '5 apples' is not a rate"),
         ("link", "groups = [1]", r"\[links.oslo\] groups must be a list of texts, got a list"),

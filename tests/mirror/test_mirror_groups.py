@@ -9,11 +9,13 @@ import confluent_kafka
 import pytest
 from tests.admin.members import member
 from tests.mirror.copies import link_of, new_topic
+from tests.waiting import eventually
 
 from ottla import Producer
 from ottla.admin import Admin, Committed
+from ottla.cli.mirror.view import moves_text
 from ottla.cluster import LocalCluster
-from ottla.jobs.mirror_groups import GroupSync, Last, Outcome, chosen, decide, translate
+from ottla.jobs.mirror_groups import GroupSync, Last, Move, Outcome, chosen, decide, translate
 from ottla.jobs.mirror_link import Link
 from ottla.jobs.mirror_maps import PartitionMap, settled_maps
 from ottla.jobs.mirror_runner import run_links
@@ -178,7 +180,7 @@ def test_a_group_in_use_at_the_target_and_one_that_is_ahead_are_left_alone(kafka
         with member(kafka.bootstrap, group, target, protocol="classic"):
             assert [move.outcome for move in sync.run(maps)] == [Outcome.IN_USE]
             assert there not in admin.groups.committed(group)
-        assert [move.outcome for move in sync.run(maps, dry_run=True)] == [Outcome.COMMITTED]
+        assert [move.outcome for move in sync.run(maps, dry_run=True)] == [Outcome.WOULD_COMMIT]
         assert there not in admin.groups.committed(group)
         (first,) = sync.run(maps)
         assert first.outcome is Outcome.COMMITTED
@@ -192,3 +194,59 @@ def test_a_group_in_use_at_the_target_and_one_that_is_ahead_are_left_alone(kafka
         assert admin.groups.committed(group)[there].offset == 5
         admin.groups.set_offsets(group, {TopicPartition(topic, 0): 10_000})
         assert [move.outcome for move in sync.run(maps)] == [Outcome.NOT_MIRRORED]
+
+
+@pytest.mark.broker
+def test_a_step_back_at_the_source_counts_though_a_consumer_brought_the_target_there(kafka: LocalCluster) -> None:
+    topic = new_topic(kafka.bootstrap, "group-back", partitions=2)
+    group = f"group-{topic}"
+    link = link_of(kafka.bootstrap, topic)
+    _fill(kafka.bootstrap, topic, range(10))
+    run_links([link])
+    here, there = TopicPartition(topic, 0), TopicPartition(f"copy.{topic}", 0)
+    with Admin(kafka.bootstrap) as admin, _syncing(link, group) as (sync, maps):
+        admin.groups.set_offsets(group, {here: 6})
+        sync.run(maps)
+        (mapped,) = [each for each in maps if each.source == here]
+        further, back = mapped.to_target(8), mapped.to_target(2)
+        assert further is not None
+        admin.groups.set_offsets(group, {there: further})  # a failover: the group goes on at the target
+        admin.groups.set_offsets(group, {here: 8})  # and comes back
+        assert [move.outcome for move in sync.run(maps)] == [Outcome.UP_TO_DATE]
+        admin.groups.set_offsets(group, {here: 2})  # somebody resets it
+        assert [move.outcome for move in sync.run(maps)] == [Outcome.COMMITTED]
+        assert admin.groups.committed(group)[there].offset == back
+
+
+@pytest.mark.broker
+def test_a_target_topic_that_was_deleted_holds_up_no_other(kafka: LocalCluster) -> None:
+    gone, kept = (new_topic(kafka.bootstrap, name, partitions=2) for name in ("group-gone", "group-kept"))
+    group = f"group-{gone}"
+    link = link_of(kafka.bootstrap, gone, kept)
+    for topic in (gone, kept):
+        _fill(kafka.bootstrap, topic, range(10))
+    run_links([link])
+    with Admin(kafka.bootstrap) as admin:
+        admin.groups.set_offsets(group, {TopicPartition(gone, 0): 6, TopicPartition(kept, 0): 6})
+        admin.delete_topics(f"copy.{gone}")
+        eventually(lambda: f"copy.{gone}" not in admin.topic_names(), "it is gone")
+        with _syncing(link, group) as (sync, maps):
+            outcomes = {move.source.topic: move.outcome for move in sync.run(maps)}
+        assert outcomes == {gone: Outcome.NO_TOPIC, kept: Outcome.COMMITTED}
+        assert TopicPartition(f"copy.{kept}", 0) in admin.groups.committed(group)
+
+
+def test_what_became_of_offsets_is_readable_in_80_columns() -> None:
+    source, target = TopicPartition("shop.orders", 10), TopicPartition("oslo.shop.orders", 10)
+    moves = [
+        Move("billing", source, target, 1_234_567, 1_234_570, 1_234_500, outcome)
+        for outcome in Outcome
+        if outcome is not Outcome.COMMITTED
+    ]
+    for reverse, side in ((False, "TARGET HAD"), (True, "SOURCE HAD")):
+        lines = moves_text(moves, width=80, reverse=reverse).splitlines()
+        assert side in lines[0]
+        for move, line in zip(moves, lines[1:], strict=False):
+            assert line.endswith(move.outcome.value), "not shortened"
+            assert len(line) <= 80
+    assert any(line.startswith("ahead there: the group has committed a higher offset") for line in lines)

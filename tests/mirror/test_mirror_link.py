@@ -30,3 +30,10 @@ def test_a_wrong_argument_is_an_error_of_the_link(setting: dict[str, Any], messa
     with pytest.raises(ConfigError) as caught:
         Link(**settings)
     assert message in str(caught.value)
+
+
+def test_a_topic_that_is_named_and_excluded_is_an_error() -> None:
+    with pytest.raises(ConfigError, match=r"names topic shop\.audit and excludes it"):
+        Link(source="edge:9092", target="hub:9092", topics="shop.audit", exclude="shop.*")
+    link = Link(source="edge:9092", target="hub:9092", topics="shop.*", exclude="shop.audit")
+    assert link.exclude == ("shop.audit",)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pickle
 import threading
+import time
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
@@ -31,6 +32,7 @@ from ottla.jobs.mirror_guards import refuse_conflicts
 from ottla.jobs.mirror_kind import MirrorKind
 from ottla.jobs.mirror_report import MirrorReport
 from ottla.jobs.mirrors import Mirroring, MirrorRange, mirror
+from ottla.mirror import journal
 from ottla.mirror.lane import Phase
 from ottla.mirror.rules import Action, Policy
 from ottla.mirror.terms import OffsetMap
@@ -112,6 +114,15 @@ def test_append_times_of_the_source_are_kept(kafka: LocalCluster) -> None:
     assert report.partitions[0].recoded == {"append_time": report.partitions[0].batches}
     assert assert_equal(kafka.bootstrap, topic) == 50
     assert all(time_ms > 1_600_000_000_000 for *_, time_ms in seen(kafka.bootstrap, f"copy.{topic}"))
+
+
+def test_times_in_the_future_that_the_source_takes_are_taken_by_the_target(kafka: LocalCluster) -> None:
+    allowed = {"message.timestamp.after.max.ms": str(1 << 60)}
+    topic = new_topic(kafka.bootstrap, "future", settings=allowed)
+    later = int(time.time() * 1000) + 86_400_000
+    confluent_write(kafka.bootstrap, tp(topic), "none", [Sent(b"k", b"v", (), later)])
+    mirror(link_of(kafka.bootstrap, topic))
+    assert assert_equal(kafka.bootstrap, topic) == 1
 
 
 def test_a_target_with_another_codec_and_a_smaller_limit(kafka: LocalCluster) -> None:
@@ -264,6 +275,28 @@ def test_a_target_topic_that_is_created_again_under_a_running_mirror_is_noticed_
         thread.join(30)
 
 
+def test_a_target_topic_that_is_created_again_under_a_running_mirror_has_every_record_once(
+    kafka: LocalCluster,
+) -> None:
+    topic = new_topic(kafka.bootstrap, "target-replaced-and-accepted")
+    stopped = threading.Event()
+    rules = Policy(on_target_lost="continue", patience=20.0)  # type: ignore[arg-type]
+    with Mirroring(link_of(kafka.bootstrap, topic, rules=rules)) as mirroring, Admin(kafka.bootstrap) as admin:
+        thread = threading.Thread(target=lambda: mirroring.run(follow=True, is_stopped=stopped.is_set))
+        thread.start()
+        with Producer(kafka.bootstrap) as producer:
+            producer.send_many(topic, [b"x"] * 20)
+            producer.flush()
+            eventually(lambda: _exists_with(kafka.bootstrap, f"copy.{topic}", 20), "the first copy")
+            admin.delete_topics(f"copy.{topic}")
+            admin.create_topic(f"copy.{topic}", partitions=1, replicas=1)
+            producer.send(topic, b"y")
+        eventually(lambda: _exists_with(kafka.bootstrap, f"copy.{topic}", 21), "all of it is mirrored again")
+        stopped.set()
+        thread.join(30)
+    assert assert_equal(kafka.bootstrap, topic) == 21
+
+
 def test_a_target_topic_that_was_deleted_keeps_no_other_from_being_counted(kafka: LocalCluster) -> None:
     topic = new_topic(kafka.bootstrap, "counted")
     with Producer(kafka.bootstrap) as producer:
@@ -385,6 +418,25 @@ def test_where_a_partition_begins_is_decided_once(kafka: LocalCluster) -> None:
         assert [(unit.start, unit.stop) for unit in mirroring.ranges(plans)] == [(10, 15)]
 
 
+def test_a_partition_without_a_term_begins_where_its_topic_began_though_the_mirror_was_killed(
+    kafka: LocalCluster,
+) -> None:
+    topic = new_topic(kafka.bootstrap, "killed-early", partitions=2)
+    for partition in (0, 1):
+        confluent_write(kafka.bootstrap, tp(topic, partition), "none", UNUSUAL[:10])
+    link = link_of(kafka.bootstrap, topic, start="latest")
+    with Mirroring(link) as mirroring:  # it gets no further than the first term of one partition
+        first, _ = mirroring.ranges(mirroring.prepare())
+        mirroring.run_range(first, lambda: False)
+    for partition in (0, 1):
+        confluent_write(kafka.bootstrap, tp(topic, partition), "none", UNUSUAL[10:15])
+    assert mirror(link).records == 10, "what came since, and no history"
+    with Admin(kafka.bootstrap) as admin:
+        admin.add_partitions(topic, 3)
+    confluent_write(kafka.bootstrap, tp(topic, 2), "none", UNUSUAL[:3])
+    assert mirror(link).records == 3, "a partition that came later is mirrored from its first record"
+
+
 def test_a_circle_and_a_copy_of_another_link_are_refused_and_nothing_is_written(kafka: LocalCluster) -> None:
     topic = new_topic(kafka.bootstrap, "circle")
     confluent_write(kafka.bootstrap, tp(topic), "none", UNUSUAL[:5])
@@ -401,6 +453,47 @@ def test_a_circle_and_a_copy_of_another_link_are_refused_and_nothing_is_written(
         with pytest.raises(InputError, match="in a circle"):
             refuse_conflicts(replace(link, name="c"), plans, source=mirroring.source, target=mirroring.target)
     assert assert_equal(kafka.bootstrap, topic) == 5
+
+
+def test_a_circle_of_several_links_is_refused_as_far_as_journals_know(kafka: LocalCluster) -> None:
+    topic = new_topic(kafka.bootstrap, "far-circle")
+    confluent_write(kafka.bootstrap, tp(topic), "none", UNUSUAL[:5])
+    first = link_of(kafka.bootstrap, topic, name=f"first-{topic}")
+    second = link_of(kafka.bootstrap, f"copy.{topic}", name=f"second-{topic}")
+    for link in (first, second):
+        mirror(link)
+    third = f"copy.copy.{topic}"
+    with Mirroring(replace(first, name=f"third-{topic}", topics=(third,))) as mirroring:
+        source = mirroring.source
+        (writer,) = [each for each in journal.writers(source, topic=first.journal) if each.target_topic == third]
+        assert [origin.topic for origin in writer.origins] == [topic], "the second link knows what the first one does"
+        plans = [TopicPlan(third, topic, 1, 1)]
+        with pytest.raises(InputError, match=f"in a circle: records of topic {third} come from {topic} at the target"):
+            refuse_conflicts(mirroring.link, plans, source=source, target=mirroring.target)
+
+
+def test_origins_are_followed_over_clusters() -> None:
+    here = [
+        journal.Writer("one", "east", "t", "a", frozenset({journal.Origin("west", "t")})),
+        journal.Writer("two", "hub", "a", "b"),
+        journal.Writer("other", "south", "x", "y"),
+    ]
+    assert journal.origins_of("b", "hub", here) == {("hub", "a"), ("east", "t"), ("west", "t")}
+    assert journal.origins_of("b", None, here) == {("hub", "a")}, "which cluster this is is not known"
+    assert not journal.origins_of("z", "hub", here)
+    round_about = [journal.Writer("one", "hub", "a", "b"), journal.Writer("two", "hub", "b", "a")]
+    assert journal.origins_of("a", "hub", round_about) == {("hub", "a"), ("hub", "b")}
+
+
+def test_a_link_that_is_given_another_source_says_so(kafka: LocalCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    topic = new_topic(kafka.bootstrap, "other-source")
+    confluent_write(kafka.bootstrap, tp(topic), "none", UNUSUAL[:5])
+    link = link_of(kafka.bootstrap, topic)
+    mirror(link)
+    monkeypatch.setattr("ottla.jobs.mirror_guards.cluster_id", lambda _: "another")
+    with pytest.raises(InputError, match="the source is another cluster, another: choose another name for the link"):
+        mirror(link)
+    assert mirror(replace(link, rules=Policy(on_lost=Action.CONTINUE))).records == 0
 
 
 def test_the_job_runs_on_other_engines_and_continues_where_another_stopped(kafka: LocalCluster) -> None:

@@ -27,7 +27,7 @@ from ottla.mirror.rules import Policy
 from ottla.mirror.takeover import Fault, Finding, Position, Tail, locate, scan_start
 from ottla.mirror.terms import Mark, OffsetMap, Run, Term, joined
 from ottla.mirror.throttle import Throttle
-from ottla.mirror.topics import Rename, check_link_name, plan, select
+from ottla.mirror.topics import Rename, check_link_name, left_out, plan, select
 from ottla.model import TopicPartition
 from ottla.net.deadline import Deadline
 from ottla.net.metadata import Partition
@@ -265,7 +265,8 @@ def test_rules_stop_or_accept_by_kind() -> None:
     source, target = TopicPartition("s", 0), TopicPartition("t", 0)
     foreign, lost = Finding(Fault.FOREIGN_WRITER, "x"), Finding(Fault.TARGET_LOST_RECORDS, "y")
     rules = Policy(on_foreign="continue")  # type: ignore[arg-type]
-    assert [error.fault for error in rules.judge(source, target, [foreign])] == ["foreign_writer"]
+    (accepted,) = rules.judge(source, target, [foreign])
+    assert (accepted.fault, str(accepted).endswith(": x")) == ("foreign_writer", True), "no advice on what is accepted"
     with pytest.raises(MirrorError, match=r"s-0 -> t-0: the target has lost records .*: y; with on_target_lost"):
         rules.judge(source, target, [foreign, lost])
     with pytest.raises(ConfigError, match="on_lost is 'ignore'; accepted are 'stop' and 'continue'"):
@@ -301,6 +302,11 @@ def test_topics_are_chosen_by_name_and_pattern() -> None:
     assert select(names, ["*"], excluded={"journal"}) == ["clicks", "orders", "orders-eu"]
     with pytest.raises(InputError, match="no topic 'nowhere'"):
         select(names, ["nowhere"])
+    own = ["heartbeats", "mm2-offsets.hub.internal", "hub.checkpoints.internal", "clicks", "clicks-test"]
+    assert select(own, ["*"]) == ["clicks", "clicks-test"]
+    assert left_out(own, ["*"]) == own[:3]
+    assert select(own, ["*", "heartbeats"], exclude=["*-test"]) == ["clicks", "heartbeats"]
+    assert left_out(own, ["*", "heartbeats"]) == own[1:3]
 
 
 def test_a_copy_is_created_like_its_source_and_follows_its_settings() -> None:
@@ -314,7 +320,17 @@ def test_a_copy_is_created_like_its_source_and_follows_its_settings() -> None:
     new = plan(source, None, name="copy", source_settings=settings, target_settings=None)
     assert (new.action, new.partitions) == ("create", 3)
     assert new.settings == {"compression.type": "producer", "retention.ms": "60000", "max.message.bytes": "2000000"}
+    before, after = "message.timestamp.before.max.ms", "message.timestamp.after.max.ms"
+    limits = {
+        before: Setting(before, "1000", SettingSource.FILE),
+        after: Setting(after, "99", SettingSource.TOPIC),
+    }
+    taken = plan(source, None, name="copy", source_settings=limits, target_settings=None)
+    assert taken.settings == {"compression.type": "producer", before: "1000", after: "99"}
     target = TopicDescription("copy", TARGET, False, partitions[:2])
+    other = {after: Setting(after, "5"), before: Setting(before, "5")}
+    assert plan(source, target, name="copy", source_settings=limits, target_settings=other).settings == {after: "99"}
+    assert not plan(source, target, name="copy", source_settings=limits, target_settings={}).settings, "too old"
     same = {"retention.ms": Setting("retention.ms", "60000")}
     grown = plan(source, target, name="copy", source_settings=settings, target_settings=same)
     assert (grown.action, dict(grown.settings)) == ("grow", {})

@@ -60,7 +60,14 @@ def of(entity_type: type[Any], **values: Any) -> Any:
 # Produce
 
 
-@pytest.mark.parametrize("version", range(produce.LOWEST_VERSION, produce.HIGHEST_VERSION + 1))
+PRODUCE_VERSIONS = (*range(produce.LOWEST_VERSION, produce.HIGHEST_VERSION + 1), produce.BY_ID)
+
+
+def id_of(topic: str) -> uuid.UUID:
+    return uuid.uuid5(uuid.NAMESPACE_DNS, topic)
+
+
+@pytest.mark.parametrize("version", PRODUCE_VERSIONS)
 @given(
     batches=st.dictionaries(st.builds(TopicPartition, topics, partitions), st.lists(st.binary(max_size=200))),
     acks=st.sampled_from([0, 1, -1]),
@@ -72,20 +79,23 @@ def test_kio_reads_our_produce_request(
     version: int, batches: dict[TopicPartition, list[bytes]], acks: int, timeout: int, transaction: str | None
 ) -> None:
     parts: dict[TopicPartition, list[bytes | memoryview]] = {key: [*value] for key, value in batches.items()}
-    body = produce_request(parts, acks=acks, timeout_ms=timeout, transactional_id=transaction)
+    ids = {key.topic: id_of(key.topic) for key in batches} if version >= produce.BY_ID else None
+    body = produce_request(parts, acks=acks, timeout_ms=timeout, transactional_id=transaction, topic_ids=ids)
     request = read_by_kio(load_request_schema(0, version), b"".join(body))
     assert (request.acks, request.timeout, request.transactional_id) == (
         acks,
         timedelta(milliseconds=timeout),
         transaction,
     )
+    names = {id_of(key.topic): key.topic for key in batches}
+    named = [topic.name if ids is None else names[topic.topic_id] for topic in request.topic_data]
     sent = {
-        TopicPartition(topic.name, data.index): data.records
-        for topic in request.topic_data
+        TopicPartition(name, data.index): data.records
+        for name, topic in zip(named, request.topic_data, strict=True)
         for data in topic.partition_data
     }
     assert sent == {key: b"".join(value) for key, value in batches.items()}
-    assert len({topic.name for topic in request.topic_data}) == len(request.topic_data)
+    assert len(set(named)) == len(named)
 
 
 def test_batches_are_not_copied_into_the_request() -> None:
@@ -131,7 +141,10 @@ def kio_produce_response(version: int, generated: list[Produced]) -> Any:
         return values
 
     named = [
-        {"name": name, "partition_responses": [partition(answer) for answer in generated if answer.topic == name]}
+        {
+            **({"topic_id": id_of(name)} if version >= produce.BY_ID else {"name": name}),
+            "partition_responses": [partition(answer) for answer in generated if answer.topic == name],
+        }
         for name in dict.fromkeys(answer.topic for answer in generated)
     ]
     endpoints = [{"node_id": 7, "host": "elsewhere", "port": 9092, "rack": None}]
@@ -143,7 +156,7 @@ def kio_produce_response(version: int, generated: list[Produced]) -> Any:
     )
 
 
-@pytest.mark.parametrize("version", range(produce.LOWEST_VERSION, produce.HIGHEST_VERSION + 1))
+@pytest.mark.parametrize("version", PRODUCE_VERSIONS)
 @given(generated=answers)
 @quick
 def test_we_read_kios_produce_response(version: int, generated: list[Produced]) -> None:
@@ -151,7 +164,8 @@ def test_we_read_kios_produce_response(version: int, generated: list[Produced]) 
         answer for topic in dict.fromkeys(a.topic for a in generated) for answer in generated if answer.topic == topic
     ]
     expected = named if version >= 10 else [answer._replace(leader=None) for answer in named]
-    assert produce_response(written_by_kio(kio_produce_response(version, generated))) == expected
+    ids = {answer.topic: id_of(answer.topic) for answer in generated} if version >= produce.BY_ID else None
+    assert produce_response(written_by_kio(kio_produce_response(version, generated)), topic_ids=ids) == expected
 
 
 # Fetch

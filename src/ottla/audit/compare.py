@@ -20,6 +20,16 @@ DEFAULT_DELAY = 300.0
 """Seconds after the end of a bucket in which a difference may still be lateness."""
 
 
+def is_silent(last: float, seconds: int, *, now: float, delay: float, stop: float | None) -> bool:
+    """Whether a tier that last counted then has nothing to say about buckets that have closed.
+
+    `stop` is where a comparison ends that does not ask for the present. At least five minutes are waited for, so that
+    a comparison right after a count, without any delay, is about what was counted.
+    """
+    closed = now - max(delay, DEFAULT_DELAY) - seconds
+    return last < closed and (stop is None or last < stop)
+
+
 class Verdict(StrEnum):
     """What a comparison says, from best to worst."""
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from ottla.audit.coverage import CountedRange, Coverage, cover
 from ottla.errors import InputError
@@ -107,9 +108,11 @@ class _Counted:
         for tally in tallies:
             logs.setdefault(tally.topic_id, {}).setdefault(tally.partition, []).append(tally)
             self.is_append_time |= tally.time == APPEND_TIME
-        newest = max(logs.values(), key=_written, default={})
-        for partitions in logs.values():
-            self._add_log(partitions, now, is_newest=partitions is newest)
+        in_order = sorted(logs.values(), key=_written)
+        for partitions in in_order:
+            self._add_log(partitions, now, is_newest=partitions is in_order[-1])
+        for partitions, later in pairwise(in_order):
+            self._add_end(partitions, _first_counted(later))
 
     def _add_log(self, partitions: dict[int, list[RangeTally]], now: float, *, is_newest: bool) -> None:
         """Add a log: a topic under one id. Only the newest one still grows."""
@@ -128,6 +131,20 @@ class _Counted:
                 self._add_beginning(partition, coverage.ranges[0])
             if is_newest:
                 self._add_horizon(partition, coverage.as_of, now)
+
+    def _add_end(self, partitions: dict[int, list[RangeTally]], until: float) -> None:
+        """What a log got after its last tally, before there was another topic of that name, is not known."""
+        for partition, tallies in sorted(partitions.items()):
+            coverage, seconds = cover(tallies), tallies[0].bucket_seconds
+            if coverage.as_of is not None and coverage.as_of >= until:
+                continue  # both were there at the same time, such as topics of two clusters
+            if coverage.as_of is not None:
+                first: int | None = bucket_of(coverage.as_of, seconds)
+            else:
+                span = coverage.ranges[-1].bucket_span if coverage.ranges else None
+                first = None if span is None else span[0]
+            reason = f"the topic was created again, and partition {partition} of the old one was not counted to its end"
+            self.doubts.append(Doubt(first, bucket_of(until, seconds), reason))
 
     def _add_gaps(self, partition: int, coverage: Coverage) -> None:
         for gap in coverage.gaps:
@@ -178,6 +195,29 @@ class _Counted:
 
 def _written(partitions: dict[int, list[RangeTally]]) -> float:
     return max(tally.written for tallies in partitions.values() for tally in tallies)
+
+
+def _first_counted(partitions: dict[int, list[RangeTally]]) -> float:
+    return min(
+        tally.written if tally.first_counted is None else tally.first_counted
+        for tallies in partitions.values()
+        for tally in tallies
+    )
+
+
+def last_sign(tallies: Iterable[AuditMessage]) -> float:
+    """Return until when the tallies of a tier say that it counts; infinity if its last client has ended in order."""
+    logs: list[float] = []
+    pages: list[SessionPage] = []
+    for tally in tallies:
+        if isinstance(tally, SessionPage):
+            pages.append(tally)
+        else:
+            logs.append(max(tally.written, tally.as_of or 0.0))  # an archive that had nothing to do is as of long ago
+    if pages:
+        last = max(pages, key=lambda page: (page.as_of, page.number))
+        logs.append(math.inf if last.state == "closed" else last.as_of + last.lease)
+    return max(logs, default=-math.inf)
 
 
 def _of_partition(piece: Slice, partition: int) -> Slice:

@@ -50,7 +50,7 @@ class LazyGroup(click.Group):
         """Import the command. Raises `CommandFailed` if its extra is not installed."""
         entry = self.entries.get(cmd_name)
         if entry is None:
-            _suggest(ctx, cmd_name, self.entries)
+            suggest(ctx, cmd_name, self.entries)
             return None
         if not is_installed(entry.packages):
             raise CommandFailed(
@@ -66,8 +66,8 @@ class LazyGroup(click.Group):
             formatter.write_dl([(name, entry.summary) for name, entry in sorted(self.entries.items())])
 
 
-def _suggest(context: click.Context, name: str, commands: Collection[str]) -> None:
-    """Raise an error that names the closest command, if one is close."""
+def suggest(context: click.Context, name: str, commands: Collection[str]) -> None:
+    """Raise `UsageError` that names the closest command, if one is close."""
     import difflib
 
     close = difflib.get_close_matches(name, commands, 1)

@@ -46,6 +46,16 @@ class MirrorStopped(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class MirrorTopicRefused(Event):
+    """The target does not take a topic, its new partitions or its settings, for this reason. Other topics go on."""
+
+    link: str
+    topic: str
+    target_topic: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class MirrorProgress(Event):
     """How far the mirror of a topic is: what it wrote since the last such event, and how far it is behind.
 

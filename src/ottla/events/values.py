@@ -41,6 +41,7 @@ from ottla.events.mirrors import (
     MirrorProgress,
     MirrorStopped,
     MirrorTookOver,
+    MirrorTopicRefused,
 )
 from ottla.events.queries import (
     BatchDone,
@@ -82,6 +83,7 @@ __all__ = [
     "MirrorProgress",
     "MirrorStopped",
     "MirrorTookOver",
+    "MirrorTopicRefused",
     "PlannerChanged",
     "PlanningFailed",
     "PositionMisplaced",
@@ -143,6 +145,7 @@ EVENTS: tuple[type[Event], ...] = (
     ArchiveHeldUp,
     ArchiveResumed,
     MirrorTookOver,
+    MirrorTopicRefused,
     MirrorFaultAccepted,
     MirrorStopped,
     MirrorProgress,

@@ -31,6 +31,8 @@ from ottla.tally.values import AUDIT_TOPIC, DEFAULT_BUCKET_SECONDS, RangeTally
 
 _ROWS = 65_536
 _COLUMNS = ("key", "value", "headers", "timestamp")
+_SIGN_SECONDS = 60.0
+"""After how long the last tally of an archive is published again without a change: the archive is still counted."""
 _TOGETHER = 200
 """How many tallies are published at once."""
 
@@ -132,7 +134,9 @@ class _Tallies:
                 found = self._find(entry, receipt)
                 if found is None:
                     yield self._count(entry, receipt, as_of, numbers.get(topic, 0)), True
-                elif as_of is not None and found.head.as_of != as_of:
+                elif as_of is not None and (
+                    found.head.as_of != as_of or found.head.written < clock.time() - _SIGN_SECONDS
+                ):
                     yield (
                         msgspec.structs.replace(
                             found.head, as_of=as_of, written=clock.time(), part=0, parts=1, buckets=found.buckets

@@ -10,13 +10,14 @@ import time as clock
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from ottla.audit.compare import DEFAULT_DELAY, Row, Rules, Verdict, compare_topic
-from ottla.audit.counts import count_tier
+from ottla.audit.compare import DEFAULT_DELAY, Row, Rules, Verdict, compare_topic, is_silent
+from ottla.audit.counts import count_tier, last_sign
 from ottla.audit.notes import Notes
 from ottla.errors import ConfigError, InputError
+from ottla.jobs.arguments import check_moment, check_seconds, check_topic_names
 from ottla.jobs.audit_notes import read_notes
 from ottla.jobs.brokers import Brokers
 from ottla.jobs.engine_choice import choose_engine, parallelism
@@ -40,6 +41,8 @@ class Comparison:
     """Records of the audit topic that are no tallies."""
     problems: tuple[str, ...] = ()
     """Why topics could not be compared at all."""
+    silent: tuple[str, ...] = ()
+    """Tiers that have not counted for a while, with the time: nothing is known of what came since."""
 
     @property
     def verdicts(self) -> Counter[Verdict]:
@@ -82,16 +85,13 @@ def compare(
     Raises `ConfigError` for invalid arguments, `InputError` if there are no tallies, or only in buckets of different
     length, `BrokerError` for an unknown topic, and the errors of `Reader` if brokers cannot be reached.
     """
-    if not 0 <= delay <= 30 * 86_400:
-        raise ConfigError(f"delay must be seconds from 0 to 30 days, got {delay!r}")
-    for name, moment in (("start", start), ("stop", stop)):
-        if moment is not None and moment.tzinfo is None:
-            raise ConfigError(f"{name} {moment} has no time zone")
+    delay = check_seconds("delay", delay, most=30 * 86_400)
+    start, stop = check_moment("start", start), check_moment("stop", stop)
     if audit is None and not data:
         raise ConfigError("nothing to compare: pass audit=..., the cluster of the audit topic, or data=...")
     moment_now = clock.time() if now is None else now
     run = choose_engine(engine, spark=spark, workers=workers)
-    listed = None if topics is None else list(dict.fromkeys([topics] if isinstance(topics, str) else topics))
+    listed = None if topics is None else check_topic_names("topics", topics)
     order = (
         None if tiers is None else [check_name("tier", tier) for tier in ([tiers] if isinstance(tiers, str) else tiers)]
     )
@@ -123,7 +123,7 @@ def compare(
     if not notes.tallies:
         raise InputError(f"there are no tallies of {_named(listed)} to compare")
     rows: list[Row] = []
-    rules = Rules(now=moment_now, delay=float(delay), by_partition=by_partition)
+    rules = Rules(now=moment_now, delay=delay, by_partition=by_partition)
     problems: list[str] = []
     for topic, by_tier in notes.by_topic().items():
         try:
@@ -138,7 +138,23 @@ def compare(
     missing = [topic for topic in listed or () if topic not in notes.by_topic()]
     if missing:
         raise InputError(f"there are no tallies of {_named(missing)} to compare")
-    return Comparison(tuple(found), tuple(rows), moment_now, notes.unreadable, tuple(problems))
+    silent = _silent(found, notes, rules, stop)
+    return Comparison(tuple(found), tuple(rows), moment_now, notes.unreadable, tuple(problems), silent)
+
+
+def _silent(tiers: Sequence[str], notes: Notes, rules: Rules, stop: datetime | None) -> tuple[str, ...]:
+    """Return the tiers that do not count any more. If none of them does, there is no bucket that could say so."""
+    texts = []
+    for tier in tiers:
+        tallies = list(notes.selected(tiers=[tier]))
+        if not tallies:
+            continue  # without any, all of its buckets are unknown
+        last, seconds = last_sign(tallies), max(tally.bucket_seconds for tally in tallies)
+        end = None if stop is None else stop.timestamp()
+        if is_silent(last, seconds, now=rules.now, delay=rules.delay, stop=end):
+            moment = datetime.fromtimestamp(last, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+            texts.append(f"tier {tier} was last counted at {moment}: nothing is known of what came since")
+    return tuple(texts)
 
 
 def _cell(spark: SparkSession | None) -> int:

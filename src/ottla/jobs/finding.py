@@ -37,6 +37,7 @@ from ottla.audit.differences import (
 )
 from ottla.errors import ConfigError
 from ottla.fetch.reader import Reader
+from ottla.jobs.arguments import check_moment, check_topic_name
 from ottla.jobs.brokers import Brokers
 from ottla.lake.writer import as_numbers
 from ottla.model import OffsetRange
@@ -148,9 +149,8 @@ def find_differences(
     errors of `Reader`.
     """
     seconds = check_bucket(bucket_seconds)
-    for name, moment in (("start", start), ("stop", stop)):
-        if moment is not None and moment.tzinfo is None:
-            raise ConfigError(f"{name} {moment} has no time zone")
+    start, stop = check_moment("start", start), check_moment("stop", stop)
+    names = check_topic_name("topic", topic), check_topic_name("right_topic", right_topic or topic)
     if start is not None and stop is not None and stop <= start:
         raise ConfigError(f"start {start} is not before stop {stop}")
     window = Window(
@@ -161,7 +161,6 @@ def find_differences(
         place if isinstance(place, Brokers) else Brokers(bootstrap=place, client_id="ottla-audit")
         for place in (left, right)
     ]
-    names = topic, right_topic or topic
     with ExitStack() as readers:
         sides = []
         for place, name in zip(places, names, strict=True):

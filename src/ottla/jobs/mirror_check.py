@@ -12,12 +12,12 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from ottla.admin import Admin, Apply, NewTopic
+from ottla.admin import Admin, Apply
 from ottla.config import Timeouts
 from ottla.errors import OttlaError
 from ottla.jobs.mirror_link import Link
 from ottla.jobs.mirrors import Mirroring
-from ottla.mirror.topics import TopicPlan, nothing_matches
+from ottla.mirror.topics import TopicPlan, creating, left_out, nothing_matches
 
 
 class Place(NamedTuple):
@@ -158,14 +158,20 @@ def _check(link: Link, *, timeout: float, ask_brokers: bool) -> LinkCheck:
         if problems:
             return LinkCheck(link, problems=tuple(problems), **ids)
         try:
-            plans = tuple(mirroring.plan())
+            looked, refused = mirroring.look()
+            plans = tuple(looked)
+            problems += [each.reason for each in refused]
         except OttlaError as error:
             return LinkCheck(link, problems=(str(error),), **ids)
-        notes = [] if plans else [nothing_matches(link.topics)]
+        notes = [] if plans or refused else [nothing_matches(link.topics)]
         notes += [
             f"topic {plan.target} has {plan.target_partitions} partitions, topic {plan.source} only {plan.partitions}"
             for plan in plans
             if plan.target_partitions is not None and plan.target_partitions > plan.partitions
+        ]
+        notes += [
+            f"topic {name} is called like one of MirrorMaker's own and is left out: name it to mirror it"
+            for name in left_out(Admin(mirroring.source).topic_names(), link.topics)
         ]
         if ask_brokers:
             problems += _refused(mirroring, plans, replicas=link.replicas)
@@ -190,8 +196,7 @@ def _refused(mirroring: Mirroring, plans: Iterable[TopicPlan], *, replicas: int)
 
 def _validate(admin: Admin, plan: TopicPlan, replicas: int) -> None:
     if plan.target_partitions is None:
-        new = NewTopic(name=plan.target, partitions=plan.partitions, replicas=replicas, settings=plan.settings)
-        admin.check_topic(new)
+        creating(plan, replicas, admin.check_topic)
         return
     if plan.target_partitions < plan.partitions:
         admin.add_partitions(plan.target, plan.partitions, apply=Apply.CHECK)

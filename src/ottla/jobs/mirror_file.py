@@ -28,7 +28,8 @@ _FILE_KEYS = ("defaults", "links")
 _RULES = ("on_foreign", "on_lost", "on_target_lost")
 _TABLES = ("source", "target", "rates", "priorities", "audit")
 _LINK_KEYS = (
-    *("topics", "rename", "start", "rate", "groups", "isolated", "replicas", "follow_settings", "journal", "patience"),
+    *("topics", "exclude", "rename", "start", "rate", "groups", "isolated", "replicas", "follow_settings", "journal"),
+    "patience",
     *_RULES,
     *_TABLES,
 )
@@ -111,6 +112,7 @@ def _link(name: str, given: Table, defaults: Table, environment: Mapping[str, st
         "topics": table.texts("topics"),
         "groups": table.texts("groups"),
         "isolated": table.texts("isolated"),
+        "exclude": table.texts("exclude"),
         "start": _start(table),
         "journal": table.text("journal"),
         "rate": _rate(table, "rate", table.values.get("rate")),

@@ -8,7 +8,7 @@ offset never goes back unless the original did. `decide` and `translate` are pur
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, NamedTuple
@@ -27,12 +27,23 @@ class Outcome(Enum):
     """What became of one offset of a group."""
 
     COMMITTED = "committed"
-    UP_TO_DATE = "is up to date"
-    NOT_MIRRORED = "is not mirrored yet"
-    BEFORE_MIRROR = "lies before the first mirrored record"
-    AHEAD = "is behind what the group has committed there"
-    IN_USE = "waits: the group has members there"
-    NO_TOPIC = "waits: the topic is missing there"
+    WOULD_COMMIT = "would commit"
+    """Nothing was to be written."""
+    UP_TO_DATE = "up to date"
+    NOT_MIRRORED = "not mirrored yet"
+    BEFORE_MIRROR = "before the mirror"
+    """It lies before the first mirrored record."""
+    AHEAD = "ahead there"
+    """The group has committed a higher offset there."""
+    IN_USE = "in use there"
+    """The group has members there: it waits."""
+    NO_TOPIC = "no topic there"
+    """It waits for the topic."""
+
+
+_SETTLED = (Outcome.COMMITTED, Outcome.UP_TO_DATE)
+"""Both sides stand at the same record. That is remembered, so that the next step back of the original is known as one,
+also if a consumer, and not a translation, brought the other side there."""
 
 
 class Move(NamedTuple):
@@ -92,12 +103,13 @@ def translate(
     maps: Iterable[PartitionMap],
     last: Mapping[TopicPartition, Last],
     *,
+    topics: Collection[str] | None = None,
     reverse: bool = False,
 ) -> list[Move]:
     """Return what becomes of each offset that a group has committed.
 
     `committed` is from the side that is read (the source, unless `reverse`), `present` and `last` are by partitions of
-    the side that is written.
+    the side that is written. `topics` are those that exist there; None for all.
     """
     moves = []
     for each in maps:
@@ -110,6 +122,8 @@ def translate(
         outcome = decide(offset.offset, goal, before, last.get(goal_tp))
         if goal is None and (reverse or offset.offset < each.first):
             outcome = Outcome.BEFORE_MIRROR
+        if topics is not None and goal_tp.topic not in topics:
+            outcome = Outcome.NO_TOPIC
         source_offset, target_offset = (goal, offset.offset) if reverse else (offset.offset, goal)
         moves.append(Move(group, each.source, each.target, source_offset, target_offset, before, outcome))
     return moves
@@ -142,9 +156,10 @@ class GroupSync:
         refused: list[BrokerError] = []
         reads, writes = (self.target, self.source) if self.reverse else (self.source, self.target)
         names = chosen((group.name for group in Admin(reads).groups.list_groups()), self.patterns)
+        topics = Admin(writes).topic_names() if names else []
         for group in names:
             try:
-                moves += self._sync(group, Admin(reads), Admin(writes), maps, dry_run=dry_run)
+                moves += self._sync(group, Admin(reads), Admin(writes), maps, topics, dry_run=dry_run)
             except BrokerError as error:
                 refused.append(error)
         if refused:
@@ -152,7 +167,14 @@ class GroupSync:
         return moves
 
     def _sync(
-        self, group: str, reads: Admin, writes: Admin, maps: Sequence[PartitionMap], *, dry_run: bool
+        self,
+        group: str,
+        reads: Admin,
+        writes: Admin,
+        maps: Sequence[PartitionMap],
+        topics: Collection[str],
+        *,
+        dry_run: bool,
     ) -> list[Move]:
         origins = {(each.target if self.reverse else each.source) for each in maps}
         committed = {tp: value for tp, value in reads.groups.committed(group).items() if tp in origins}
@@ -160,24 +182,32 @@ class GroupSync:
             return []
         present = writes.groups.committed(group)
         last = self._last(group)
-        moves = translate(group, committed, present, maps, last, reverse=self.reverse)
+        moves = translate(group, committed, present, maps, last, topics=topics, reverse=self.reverse)
         wanted = [move for move in moves if move.outcome is Outcome.COMMITTED]
-        if not wanted or dry_run:
-            return moves
-        offsets = {_written(move, self.reverse): _commit(move, committed, self.reverse) for move in wanted}
+        if dry_run:
+            return [move._replace(outcome=Outcome.WOULD_COMMIT) if move in wanted else move for move in moves]
+        if wanted:
+            refusal = self._commit(group, writes, wanted, committed)
+            if refusal is not None:
+                return [move._replace(outcome=refusal) if move in wanted else move for move in moves]
+        now = {**last, **dict(_as_last(move, self.reverse) for move in moves if move.outcome in _SETTLED)}
+        if now != last:
+            self._remember(group, now)
+        return moves
+
+    def _commit(
+        self, group: str, writes: Admin, wanted: Iterable[Move], committed: Mapping[TopicPartition, Committed]
+    ) -> Outcome | None:
+        """Commit translated offsets. Returns why the brokers do not take them now, None if they did."""
+        offsets = {_written(move, self.reverse): _committed(move, committed, self.reverse) for move in wanted}
         try:
             writes.groups.set_offsets(group, offsets)
         except BrokerError as error:
-            outcome = _refusal(error)
-            if outcome is None:
+            refusal = _refusal(error)
+            if refusal is None:
                 raise
-            return [move._replace(outcome=outcome) if move in wanted else move for move in moves]
-        for move in wanted:
-            origin = move.target_offset if self.reverse else move.source_offset
-            assert origin is not None
-            last[_written(move, self.reverse)] = Last(origin, offsets[_written(move, self.reverse)].offset)
-        self._remember(group, last)
-        return moves
+            return refusal
+        return None
 
     def _last(self, group: str) -> dict[TopicPartition, Last]:
         """Return what was translated last, from the journal."""
@@ -199,7 +229,14 @@ def _written(move: Move, reverse: bool) -> TopicPartition:
     return move.source if reverse else move.target
 
 
-def _commit(move: Move, committed: Mapping[TopicPartition, Committed], reverse: bool) -> Committed:
+def _as_last(move: Move, reverse: bool) -> tuple[TopicPartition, Last]:
+    origin, result = (move.target_offset, move.source_offset) if reverse else (move.source_offset, move.target_offset)
+    assert origin is not None
+    assert result is not None
+    return _written(move, reverse), Last(origin, result)
+
+
+def _committed(move: Move, committed: Mapping[TopicPartition, Committed], reverse: bool) -> Committed:
     offset = move.source_offset if reverse else move.target_offset
     assert offset is not None
     # The leader epoch is one of the other cluster; the metadata belongs to the consumer.

@@ -10,18 +10,21 @@ import os
 import socket
 import time
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from ottla.errors import InputError, MirrorError, OttlaError
 from ottla.jobs.mirror_link import Link
 from ottla.mirror import journal
-from ottla.mirror.journal import Journal
+from ottla.mirror.journal import Journal, Origin, Writer
+from ottla.mirror.rules import Action
 from ottla.mirror.topics import TopicPlan
 from ottla.net.cluster import Cluster
 
 _NOTE = "holder"
 _RENEW_SECONDS = 10.0
 _STALE_SECONDS = 30.0
+Origins = Mapping[str, frozenset[Origin]]
+"""From where the records of topics came, by target topic."""
 
 
 def cluster_id(cluster: Cluster) -> str | None:
@@ -29,8 +32,13 @@ def cluster_id(cluster: Cluster) -> str | None:
     return cluster.metadata().cluster_id
 
 
-def refuse_conflicts(link: Link, plans: Iterable[TopicPlan], *, source: Cluster, target: Cluster) -> None:
-    """Raise `InputError` if a topic would be copied into itself, in a circle, or where another link copies to."""
+def refuse_conflicts(link: Link, plans: Iterable[TopicPlan], *, source: Cluster, target: Cluster) -> Origins:
+    """Raise `InputError` if a topic would be copied into itself, in a circle, or where another link copies to.
+
+    Also raises it if the link has copied these topics from another cluster, unless its rules accept lost records.
+    Returns from where the records of each source topic came, by target topic: as far as the source's journal says.
+    """
+    origins: dict[str, frozenset[Origin]] = {}
     source_id, target_id = cluster_id(source), cluster_id(target)
     here = journal.writers(target, topic=link.journal)
     there = here if source_id == target_id else journal.writers(source, topic=link.journal)
@@ -46,6 +54,8 @@ def refuse_conflicts(link: Link, plans: Iterable[TopicPlan], *, source: Cluster,
                     f"link {link.name} would write to topic {planned.target}, which is the copy of link {writer.link}:"
                     " give its topics other names, for example with '{source}.{topic}'"
                 )
+        _refuse_another_source(link, planned, here, source_id)
+        origins[planned.target] = journal.origins_of(planned.source, source_id, there)
         for writer in there:
             is_way_back = (writer.target_topic, writer.source_topic) == (planned.source, planned.target)
             if is_way_back and writer.source_cluster in (None, target_id):
@@ -53,6 +63,39 @@ def refuse_conflicts(link: Link, plans: Iterable[TopicPlan], *, source: Cluster,
                     f"link {link.name} would mirror in a circle: topic {planned.source} is itself the copy of"
                     f" {planned.target}, made by link {writer.link}"
                 )
+        if target_id is not None and Origin(target_id, planned.target) in origins[planned.target]:
+            raise InputError(
+                f"link {link.name} would mirror in a circle: records of topic {planned.source} come from"
+                f" {planned.target} at the target, by other links"
+            )
+    return {topic: found for topic, found in origins.items() if found}
+
+
+def _refuse_another_source(link: Link, planned: TopicPlan, here: Iterable[Writer], source_id: str | None) -> None:
+    """Raise `InputError` if the link has copied this topic, and from another cluster only."""
+    known = {
+        writer.source_cluster
+        for writer in here
+        if writer.link == link.name and writer.target_topic == planned.target and writer.source_cluster is not None
+    }
+    if source_id is None or not known or source_id in known or link.rules.on_lost is Action.CONTINUE:
+        return
+    raise InputError(
+        f"link {link.name} mirrors topic {planned.target} from cluster {', '.join(sorted(known))}, and the source is"
+        f" another cluster, {source_id}: choose another name for the link, or, if that cluster was replaced, have the"
+        " new one mirrored behind it with on_lost='continue'"
+    )
+
+
+def remember_origins(notes: Journal, origins: Origins) -> None:
+    """Keep in the journal from where records came, for links that copy them further. A failure is harmless."""
+    rows = {topic: sorted(map(list, found), key=str) for topic, found in sorted(origins.items())}
+    try:
+        known = notes.note(journal.ORIGINS)
+        if rows != (known or {}).get("topics", {}):
+            notes.write_note(journal.ORIGINS, {"topics": rows})
+    except OttlaError:
+        pass  # the next look tries again
 
 
 class Holder:

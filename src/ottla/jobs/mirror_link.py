@@ -15,7 +15,7 @@ from ottla.jobs.mirror_audit import LinkAudit
 from ottla.mirror.journal import TOPIC
 from ottla.mirror.rules import Policy
 from ottla.mirror.throttle import Throttle
-from ottla.mirror.topics import Rename, check_link_name
+from ottla.mirror.topics import Rename, check_link_name, is_pattern, matches
 
 _CLIENT = "ottla-mirror"
 
@@ -49,6 +49,8 @@ class Link:
     groups: tuple[str, ...] | str = ()
     isolated: tuple[str, ...] | str = ()
     """Source topics that get threads, memory and connections of their own, so that no other topic can delay them."""
+    exclude: tuple[str, ...] | str = ()
+    """Source topics that are not mirrored, by name or pattern, though a pattern of `topics` matches them."""
     audit: LinkAudit | None = None
     """Count the target topics for the audit, while the mirror runs and at its end. The audit topic is not mirrored."""
 
@@ -57,7 +59,7 @@ class Link:
         Rename(self.rename)
         self._check_types()
         Throttle(self.rate, self.rates)
-        for name in ("topics", "groups", "isolated"):
+        for name in ("topics", "groups", "isolated", "exclude"):
             value = getattr(self, name)
             object.__setattr__(self, name, (value,) if isinstance(value, str) else tuple(value))
         if not self.topics:
@@ -66,6 +68,9 @@ class Link:
             value = getattr(self, name)
             if isinstance(value, str):
                 object.__setattr__(self, name, Brokers(bootstrap=value, client_id=_CLIENT))
+        both = [topic for topic in self.topics if not is_pattern(topic) and matches(topic, self.exclude)]
+        if both:
+            raise ConfigError(f"link {self.name} names topic {both[0]} and excludes it: leave out one of them")
         if self.audit is not None and self.audit.topic in self.topics:
             raise ConfigError(f"link {self.name} mirrors {self.audit.topic}, its own audit topic: leave it out")
 
@@ -73,7 +78,7 @@ class Link:
         """Raise `ConfigError` for what would fail later, far from here: on a thread, or in a task of an engine."""
         for name in ("source", "target"):
             self._require(name, isinstance(getattr(self, name), Brokers | str), "Brokers(...) or HOST:PORT,...")
-        for name in ("topics", "groups", "isolated"):
+        for name in ("topics", "groups", "isolated", "exclude"):
             value: object = getattr(self, name)
             is_list = isinstance(value, Iterable) and all(isinstance(item, str) for item in value)
             self._require(name, is_list, "a text or several")

@@ -66,13 +66,16 @@ def settled_maps(
 ) -> list[PartitionMap]:
     """Return the maps up to the end of the target's log: batches that the journal does not count yet are read.
 
-    `selected` are maps of `known_maps`; None stands for all.
+    `selected` are maps of `known_maps`; None stands for all. The map of a topic that was deleted stays as it is.
     """
     maps = known_maps(journal) if selected is None else list(selected)
-    ends = Admin(target).list_offsets([each.target for each in maps], OffsetSpec.LATEST) if maps else {}
+    existing = set(Admin(target).topic_names()) if maps else set()
+    present = [each.target for each in maps if each.target.topic in existing]
+    ends = Admin(target).list_offsets(present, OffsetSpec.LATEST) if present else {}
     settled = []
     for each in maps:
-        start, stop = each.terms[-1].reached.target, ends[each.target].offset
+        start = each.terms[-1].reached.target
+        stop = ends[each.target].offset if each.target in ends else start
         if stop > start:
             term = settle(each.terms[-1], _headers(target, OffsetRange(*each.target, start, stop)))
             each = replace(each, terms=(*each.terms[:-1], term))

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ottla.mirror.lane import Lane, Phase
+from ottla.mirror.topics import Refused
 from ottla.model import TopicPartition
 
 
@@ -111,6 +112,8 @@ class MirrorReport:
     link: str
     partitions: tuple[Mirrored, ...]
     seconds: float
+    refused: tuple[Refused, ...] = ()
+    """Topics that the target does not take, or not as they should be."""
 
     @property
     def records(self) -> int:
@@ -135,6 +138,7 @@ class MirrorReport:
             "bytes": self.size_bytes,
             "seconds": round(self.seconds, 3),
             "partitions": [partition.to_json() for partition in self.partitions],
+            "refused": [topic.to_json() for topic in self.refused],
         }
 
 

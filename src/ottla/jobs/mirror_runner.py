@@ -46,6 +46,8 @@ _LAST_SECONDS = 3.0
 """How long the last publication may take."""
 _RETRY = Retry(initial=0.5, maximum=15.0)
 _NAP = 0.1
+_MOST_REFUSED = 100
+"""How many topics that the target refuses a link names in its state: a note is one record."""
 _JOIN_SECONDS = 20.0
 """How long a link that was stopped may take: its last batches are acknowledged, its marks written."""
 
@@ -204,12 +206,12 @@ class _Publisher:
     def __exit__(self, *_: object) -> None:
         self._ended.set()
         self._thread.join(2 * _LAST_SECONDS + self._seconds)
-        if self._mirroring.lanes():
+        if self._has_begun:
             self._guarded(lambda: self._publish("ended", seconds=_LAST_SECONDS))
             self._guarded(self._translate_groups)
 
     def _run(self) -> None:
-        while not self._mirroring.lanes():  # it has not connected yet
+        while not self._has_begun:  # it has not connected yet
             if self._ended.wait(_NAP):
                 return
         self._began()
@@ -218,6 +220,10 @@ class _Publisher:
             wait = self._seconds
             self._guarded(lambda: self._publish("running", seconds=self._seconds))
             self._guarded(self._translate_groups)
+
+    @property
+    def _has_begun(self) -> bool:
+        return bool(self._mirroring.lanes() or self._mirroring.refused)
 
     def _guarded(self, step: Callable[[], None]) -> None:
         """Do something that the mirror itself does not depend on."""
@@ -248,6 +254,7 @@ class _Publisher:
             records=sum(lane.counts.records for lane in lanes),
             size_bytes=sum(lane.counts.size_bytes for lane in lanes),
             error=next((status.error for status in statuses if status.error is not None), None),
+            refused=tuple(f"{each.source}: {each.reason}" for each in mirroring.refused[:_MOST_REFUSED]),
         )
         publish(mirroring.journal, process, statuses)
 

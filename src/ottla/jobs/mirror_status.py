@@ -134,6 +134,8 @@ class ProcessNote:
     records: int = 0
     size_bytes: int = 0
     error: str | None = None
+    refused: tuple[str, ...] = ()
+    """Topics that the target does not take, each with the reason."""
 
     def is_stale(self, now: float) -> bool:
         """Whether a process that claims to run has not written for a minute."""
@@ -237,7 +239,8 @@ def published(journal: Journal) -> tuple[ProcessNote | None, dict[TopicPartition
     if not head:
         return None, {}
     try:
-        process = ProcessNote(**{name: head[name] for name in ProcessNote.__slots__})
+        process = ProcessNote(**{name: head[name] for name in ProcessNote.__slots__ if name in head})
+        process = replace(process, refused=tuple(map(str, process.refused)))
         notes = [journal.note(f"{NOTE}.{number}") or {} for number in range(int(head["notes"]))]
         statuses = [PartitionStatus.from_json(row) for note in notes for row in note.get("partitions", ())]
     except (KeyError, TypeError, ValueError):

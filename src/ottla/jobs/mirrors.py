@@ -10,29 +10,30 @@ from __future__ import annotations
 import fnmatch
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import TYPE_CHECKING
 
 from ottla.admin import Admin
 from ottla.engines.contract import Engine
-from ottla.errors import Fenced, InputError, OttlaError
-from ottla.events import Events
+from ottla.errors import ConfigError, Fenced, OttlaError
+from ottla.events import Events, MirrorTopicRefused
 from ottla.fetch.cursor import END_OF_LOG
 from ottla.fetch.reader import Reader
 from ottla.jobs.engine_choice import choose_engine, engine_name
 from ottla.jobs.mirror_audit import count_target
-from ottla.jobs.mirror_guards import Holder, cluster_id, refuse_conflicts
+from ottla.jobs.mirror_guards import Holder, Origins, cluster_id, refuse_conflicts, remember_origins
 from ottla.jobs.mirror_link import Link
 from ottla.jobs.mirror_report import Mirrored, MirrorReport, receipt
 from ottla.jobs.mirror_threads import PumpThreads
-from ottla.mirror import topics
+from ottla.mirror import starts, topics
 from ottla.mirror.journal import Journal
 from ottla.mirror.lane import Lane, Phase
 from ottla.mirror.pump import Pump, PumpSettings
 from ottla.mirror.throttle import Throttle
-from ottla.mirror.topics import Rename, TopicPlan
+from ottla.mirror.topics import Refused, Rename, TopicPlan
 from ottla.model import Isolation, OffsetRange, TopicPartition
 from ottla.net.context import Sinks
 
@@ -64,6 +65,9 @@ class Mirroring:
         self._is_first_look = True
         self._firsts: dict[TopicPartition, int] = {}
         """Where each partition begins that was never mirrored."""
+        self.refused: tuple[Refused, ...] = ()
+        """Topics that the target did not take, or not as they should be, by the last look."""
+        self._origins: Origins = {}
         self._throttle = Throttle(link.rate, link.rates)
         self._pumps: dict[str, Pump] = {}
         """By topic for isolated topics; all others share the one without a name."""
@@ -92,53 +96,89 @@ class Mirroring:
     def plan(self) -> list[TopicPlan]:
         """Return what is mirrored and what has to change at the target, without changing anything.
 
-        Raises `InputError` for a topic that does not exist, and for a link that would copy into itself, in a circle, or
-        into topics of another link.
+        Topics whose new name is none are left out. Raises `InputError` for a topic that does not
+        exist, and for a link that would copy into itself, in a circle, or into topics of another link.
         """
+        return self.look()[0]
+
+    def look(self) -> tuple[list[TopicPlan], list[Refused]]:
+        """Return what `plan` does, and the topics whose new name is none."""
         link = self.link
-        plans = topics.look(
+        plans, refused = topics.look(
             Admin(self.source),
             Admin(self.target),
             link.topics,
             Rename(link.rename),
             link=link.name,
+            exclude=link.exclude,
             excluded={link.journal} if link.audit is None else {link.journal, link.audit.topic},
         )
         if not link.follow_settings:
             plans = [plan if plan.action == "create" else replace(plan, settings={}) for plan in plans]
-        refuse_conflicts(link, plans, source=self.source, target=self.target)
-        return plans
+        self._origins = refuse_conflicts(link, plans, source=self.source, target=self.target)
+        return plans, refused
 
     def prepare(self) -> list[TopicPlan]:
-        """Create the journal and the target topics, and let their settings follow the source. Raises as `plan` does."""
-        plans = self.plan()
+        """Create the journal and the target topics, and let their settings follow the source.
+
+        Topics that the target does not take are in `refused`, and each is an event. Raises as `plan` does.
+        """
+        plans, refused = self.look()
         self.journal.create()
-        topics.apply(Admin(self.target), plans, replicas=self.link.replicas)
+        self._apply(plans, refused)
         return plans
+
+    def _apply(self, plans: Sequence[TopicPlan], refused: Sequence[Refused]) -> None:
+        """Change the target as planned. One topic that it refuses does not stop the others."""
+        remember_origins(self.journal, self._origins)
+        told = {(each.source, each.reason) for each in self.refused}
+        self.refused = (*refused, *topics.apply(Admin(self.target), plans, replicas=self.link.replicas))
+        for each in self.refused:
+            if (each.source, each.reason) not in told:
+                self._events.emit(MirrorTopicRefused(self.link.name, each.source, each.target, each.reason))
 
     def ranges(self, plans: Iterable[TopicPlan]) -> list[OffsetRange]:
         """Return the offsets of the source topics to mirror, as of now: committed records only.
 
         A topic that was never mirrored begins at the link's start. Partitions and topics that came later begin at their
-        first record, since all of their records are new.
+        first record, since all of their records are new. Where each begins is in the journal when this returns.
         """
-        names = {planned.source for planned in plans}
-        new: set[str] = set()
-        if self._is_first_look:
-            self._is_first_look = False
-            mirrored = {entry.source.topic for rows in self.journal.all_entries().values() for entry in rows}
-            new = names - mirrored
-        ranges: list[OffsetRange] = []
+        names = sorted({planned.source for planned in plans})
         reader = Reader(self.source, isolation=Isolation.READ_COMMITTED)
         try:
-            for start, chosen in ((self.link.start, new), ("earliest", names - new)):
-                if chosen:
-                    ranges += reader.ranges(sorted(chosen), start, "latest")
+            units = reader.ranges(names, "earliest", "latest") if names else []
+            self._decide_firsts(reader, [unit for unit in units if unit.topic_partition not in self._firsts])
         finally:
             reader.close()
         # Where a partition begins is decided when it is first seen, not by a later look: "latest" moves.
-        firsts = [self._firsts.setdefault(unit.topic_partition, unit.start) for unit in ranges]
-        return sorted(replace(unit, start=min(first, unit.stop)) for unit, first in zip(ranges, firsts, strict=True))
+        units = [replace(unit, start=min(self._firsts[unit.topic_partition], unit.stop)) for unit in units]
+        taken = {each.source: each.partitions for each in self.refused}
+        return sorted(unit for unit in units if unit.partition < taken.get(unit.topic, unit.partition + 1))
+
+    def _decide_firsts(self, reader: Reader, units: Sequence[OffsetRange]) -> None:
+        """Decide where partitions begin that this process sees for the first time."""
+        came_later, self._is_first_look = not self._is_first_look, False
+        if not units:
+            return
+        known = self.journal.notes(starts.NOTE)
+        mirrored = {entry.source.topic for rows in self.journal.all_entries().values() for entry in rows}
+        earliest = _by_topic(units)
+        by_rule = cache(lambda: _by_topic(reader.ranges(sorted(earliest), self.link.start, "latest")))
+        decided: dict[str, starts.Starts] = {}
+        for topic, described in self.source.topics(sorted(earliest)).items():
+            decided[topic] = starts.decide(
+                starts.Starts.from_json(known.get(topic)),
+                earliest[topic],
+                lambda topic=topic: by_rule()[topic],  # type: ignore[misc]
+                topic_id=described.id,
+                rule=str(self.link.start),
+                is_mirrored=topic in mirrored,
+                came_later=came_later,
+            )
+        new = {topic: each for topic, each in decided.items() if each != starts.Starts.from_json(known.get(topic))}
+        self.journal.write_notes({f"{starts.NOTE}{topic}": each.to_json() for topic, each in new.items()})
+        for unit in units:
+            self._firsts[unit.topic_partition] = decided[unit.topic].firsts.get(unit.partition, unit.start)
 
     def run(
         self,
@@ -154,13 +194,13 @@ class Mirroring:
         if another process mirrors the link, unless `take_over` is set.
         """
         began, started = time.monotonic(), time.time()
-        plans = self.plan()
-        if not plans:
+        plans, refused = self.look()
+        if not plans and not refused:
             _log.warning("link %s: %s", self.link.name, topics.nothing_matches(self.link.topics))
         self.journal.create()
         holder = Holder(self.journal)
         holder.claim(take_over=take_over)
-        topics.apply(Admin(self.target), plans, replicas=self.link.replicas)
+        self._apply(plans, refused)
         self._pump("")  # even without a topic: with `follow`, there may be some later
         self._add(plans, follow=follow)
         with PumpThreads(self._pumps, follow=follow) as threads:
@@ -181,14 +221,14 @@ class Mirroring:
         holder.leave()
         seconds = time.monotonic() - began
         partitions = tuple(receipt(lane, started=started, seconds=seconds) for lane in self.lanes())
-        return MirrorReport(self.link.name, partitions, seconds)
+        return MirrorReport(self.link.name, partitions, seconds, self.refused)
 
     def run_range(self, unit: OffsetRange, is_stopped: Callable[[], bool]) -> Mirrored:
         """Mirror one range in this process. Raises the error of the partition."""
         began, started = time.monotonic(), time.time()
         target = Rename(self.link.rename).apply(unit.topic, link=self.link.name)
         if target is None:
-            raise InputError(f"topic {unit.topic} cannot be mirrored: {self.link.rename!r} makes no topic name of it")
+            raise Rename(self.link.rename).refusal(unit.topic)
         lane = Lane(unit.topic_partition, TopicPartition(target, unit.partition), first=unit.start, stop=unit.stop)
         pump = self._pump("")
         pump.add([lane])
@@ -279,9 +319,11 @@ def mirror(
     Raises `InputError` for a link that would copy into itself, in a circle or into topics of another link,
     `BrokerError` if a broker refuses, `MirrorError` if another process mirrors the link (`take_over` replaces it) or a
     partition cannot go on by the link's rules, and `Fenced` if another mirror of the link takes over. A partition that
-    fails does not stop the others; its error is raised at the end. If the link has an `audit`, the target is counted at
-    the end; `ottla mirror` and `run_links` also count while they follow.
+    fails and a topic that the target refuses do not stop the others; the error is raised at the end. If the link has an
+    `audit`, the target is counted at the end; `ottla mirror` and `run_links` also count while they follow.
     """
+    if not isinstance(link, Link):
+        raise ConfigError(f"mirror() takes a Link(source=..., target=..., topics=...), got {type(link).__name__}")
     with Mirroring(link, events=events) as mirroring:
         if engine_name(engine, spark) == "local":
             report = mirroring.run(follow=follow, take_over=take_over, is_stopped=is_stopped)
@@ -289,11 +331,19 @@ def mirror(
             for lane in mirroring.lanes():
                 if lane.phase is Phase.FAILED and lane.error is not None:
                     raise lane.error
+            _raise_refused(report)
             return report
         runner = choose_engine(engine, spark=spark, workers=workers)
         report = _in_rounds(mirroring, runner, follow=follow, is_stopped=is_stopped)
         _count(mirroring, report)
+        _raise_refused(report)
         return report
+
+
+def _raise_refused(report: MirrorReport) -> None:
+    """Raise the error of the first topic that the target does not take: it belongs to one topic, and names it."""
+    if report.refused:
+        raise report.refused[0].error
 
 
 def _count(mirroring: Mirroring, report: MirrorReport) -> None:
@@ -315,9 +365,17 @@ def _in_rounds(mirroring: Mirroring, runner: Engine, *, follow: bool, is_stopped
             results[result.source] = result if earlier is None else earlier.followed_by(result)
         if not follow or is_stopped():
             partitions = tuple(result for _, result in sorted(results.items()))
-            return MirrorReport(mirroring.link.name, partitions, time.monotonic() - began)
+            return MirrorReport(mirroring.link.name, partitions, time.monotonic() - began, mirroring.refused)
         if not ranges:
             time.sleep(_IDLE_SECONDS)
+
+
+def _by_topic(units: Iterable[OffsetRange]) -> dict[str, dict[int, int]]:
+    """Return the first offset of each partition."""
+    firsts: dict[str, dict[int, int]] = {}
+    for unit in units:
+        firsts.setdefault(unit.topic, {})[unit.partition] = unit.start
+    return firsts
 
 
 def _reached(results: Mapping[TopicPartition, Mirrored], unit: OffsetRange) -> int:

@@ -7,6 +7,7 @@ process do the work, or tasks of a Spark session.
 
 from __future__ import annotations
 
+import dataclasses
 import time as clock
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -22,6 +23,7 @@ from ottla.audit.notes import Notes
 from ottla.errors import ConfigError, InputError
 from ottla.fetch.reader import Reader
 from ottla.jobs import event_time
+from ottla.jobs.arguments import check_moment, check_topic_names
 from ottla.jobs.audit_notes import read_notes
 from ottla.jobs.brokers import Brokers
 from ottla.jobs.engine_choice import choose_engine
@@ -92,8 +94,7 @@ class TallyRequest:
         event_time.parse(self.time)
         if self.headers_only and self.time != RECORD_TIME:
             raise ConfigError(f"headers alone do not have the time {self.time}: count records, or use their timestamps")
-        if self.start is not None and self.start.tzinfo is None:
-            raise ConfigError(f"start {self.start} has no time zone")
+        check_moment("start", self.start)
 
 
 def tally(
@@ -123,9 +124,9 @@ def tally(
     the tier is the group, or the fleet that commits its positions there. `names` maps topics to the names that other
     tiers have for them. `counted` is called with each tally that was published.
 
-    Raises `ConfigError` for invalid arguments and an audit topic that is not compacted, `BrokerError` for an unknown
-    topic, `OffsetsLost` if retention deletes records while they are counted, and the errors of `Reader` if brokers
-    cannot be reached.
+    Raises `ConfigError` for invalid arguments and an audit topic that is not compacted, `InputError` for a group that
+    has committed nothing of a topic, `BrokerError` for an unknown topic, `OffsetsLost` if retention deletes records
+    while they are counted, and the errors of `Reader` if brokers cannot be reached.
     """
     request = TallyRequest(
         tier=tier,
@@ -137,10 +138,10 @@ def tally(
         group=group,
         names=names or {},
     )
+    listed = check_topic_names("topics", topics)
     source = brokers if isinstance(brokers, Brokers) else Brokers(bootstrap=brokers, client_id="ottla-audit")
     target = source if audit is None else audit if isinstance(audit, Brokers) else Brokers(bootstrap=audit)
     run = choose_engine(engine, spark=spark, workers=workers)
-    listed = [topics] if isinstance(topics, str) else list(dict.fromkeys(topics))
     facts, starts = survey(source, listed, request)
     report = TallyReport(tier)
     with target.cluster() as cluster:
@@ -150,6 +151,7 @@ def tally(
         check_buckets(known, request)
         ranges: list[OffsetRange] = []
         refreshed: list[RangeTally] = []
+        facts = {topic: _first_counted(topic, each, known, request) for topic, each in facts.items()}
         for topic in listed:
             planned, unchanged = _plan(topic, facts[topic], starts, known, request)
             ranges += planned
@@ -205,8 +207,6 @@ def survey(
     starts: dict[tuple[str, int], int] = {}
     with brokers.reader() as reader:
         for topic in topics:
-            if not topic:
-                raise InputError("a topic without a name cannot be counted")
             described = reader.cluster.topics([topic])[topic]
             # Before the ends are asked for: what is appended meanwhile may or may not be counted.
             as_of = clock.time()
@@ -233,6 +233,8 @@ def _bounds(
         member = GroupMember(request.group)
         partitions = [span.topic_partition for span in spans]
         committed = fetch_committed(reader.cluster, member, partitions, ids={topic: topic_id})
+        if not committed:
+            raise InputError(f"group {request.group} has committed nothing of topic {topic}: is it the right group?")
         spans = [_up_to(span, committed.get(span.topic_partition)) for span in spans]
     if request.start is None:
         return {span.partition: span.start for span in spans}, spans
@@ -244,6 +246,17 @@ def _bounds(
 def _up_to(span: OffsetRange, committed: Committed | None) -> OffsetRange:
     stop = span.start if committed is None else max(span.start, min(committed.offset, span.stop))
     return OffsetRange(span.topic, span.partition, span.start, stop)
+
+
+def _first_counted(topic: str, facts: LogFacts, known: Notes, request: TallyRequest) -> LogFacts:
+    """Return what is known of a topic, with the time of its first tally: later ones replace that tally."""
+    topic_id = "" if facts.topic_id is None else str(facts.topic_id)
+    times = [
+        note.written if note.first_counted is None else note.first_counted
+        for note in known.selected(topics=[request.names.get(topic, topic)])
+        if isinstance(note, RangeTally) and note.topic_id == topic_id
+    ]
+    return dataclasses.replace(facts, first_counted=min(times, default=facts.as_of))
 
 
 def _plan(
@@ -268,6 +281,7 @@ def _plan(
                 msgspec.structs.replace(
                     plan.unchanged.head,
                     as_of=facts.as_of,
+                    first_counted=facts.first_counted,
                     written=clock.time(),
                     partitions=facts.partitions,
                     part=0,

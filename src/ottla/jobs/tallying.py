@@ -34,6 +34,8 @@ class LogFacts:
     starts: Mapping[int, int] = field(default_factory=dict)
     since: float | None = None
     """The time that the starts stand for."""
+    first_counted: float | None = None
+    """When the topic was first counted under its id."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +75,7 @@ class TallyRange:
             partitions=facts.partitions,
             as_of=facts.as_of if is_end else None,
             since=facts.since if is_start else None,
+            first_counted=facts.first_counted,
             service=self.service,
         )
 

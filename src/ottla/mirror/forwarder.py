@@ -53,7 +53,8 @@ class _Sent(NamedTuple):
 
 class _Request(NamedTuple):
     batches: list[_Sent]
-    version: int
+    topic_ids: Mapping[str, UUID] | None
+    """The ids that it has in place of names, if the broker takes them."""
 
 
 class Forwarder:
@@ -341,7 +342,7 @@ class Forwarder:
         connection = link.connection
         assert connection is not None
         try:
-            version = connection.version(wire.API_KEY, highest=wire.HIGHEST_VERSION)
+            version = connection.version(wire.API_KEY, highest=wire.BY_ID)
         except OttlaError as error:  # a broker that is too old: no retry changes that
             for lane in lanes:
                 self._fail(lane, error)
@@ -361,12 +362,16 @@ class Forwarder:
         if not batches:
             return False
         seconds = self._cluster.timeouts.request
+        # By id, a topic that was created again takes nothing: taking over judges that before anything is in it.
+        ids = _target_ids(batches) if version >= wire.BY_ID else None
         body = wire.produce_request(
             {sent.lane.target: sent.outbound.parts() for sent in batches},
             acks=_ALL_REPLICAS,
             timeout_ms=int(seconds * 1000),
+            topic_ids=ids,
         )
-        self._loop.request(_Request(batches, version), link, wire.API_KEY, version, body, seconds=seconds)
+        version = wire.BY_ID if ids is not None else min(version, wire.HIGHEST_VERSION)
+        self._loop.request(_Request(batches, ids), link, wire.API_KEY, version, body, seconds=seconds)
         return True
 
     def _handle(self, answer: Answer[_Request], now: float) -> None:
@@ -375,7 +380,8 @@ class Forwarder:
             self._retry_all(request, answer.error, now)
             return
         try:
-            produced = {TopicPartition(row.topic, row.partition): row for row in wire.produce_response(answer.body)}
+            rows = wire.produce_response(answer.body, topic_ids=request.topic_ids)
+            produced = {TopicPartition(row.topic, row.partition): row for row in rows}
         except WireError as error:
             self._loop.distrust(answer.link, error)
             self._retry_all(request, error, now)
@@ -459,6 +465,16 @@ class Forwarder:
 
     def _backoff(self, lane: Lane) -> float:
         return self._cluster.retry.wait(lane.failures + 1, self._loop.chance.random())
+
+
+def _target_ids(batches: Iterable[_Sent]) -> dict[str, UUID] | None:
+    """Return the ids of the topics that the batches are meant for; None if one of them is not known."""
+    ids: dict[str, UUID] = {}
+    for sent in batches:
+        target_id = None if sent.lane.term is None else sent.lane.term.target_id
+        if target_id is None or ids.setdefault(sent.lane.target.topic, target_id) != target_id:
+            return None
+    return ids
 
 
 def _is_of_another_topic(lane: Lane, piece: Piece) -> bool:

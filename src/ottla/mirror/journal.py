@@ -23,12 +23,15 @@ from ottla.mirror.terms import Term, in_order, joined
 from ottla.model import Isolation, OffsetRange, TopicPartition
 from ottla.net.cluster import Cluster
 from ottla.net.deadline import Deadline
+from ottla.produce.delivery import Delivery
 from ottla.produce.options import Batching
 from ottla.produce.producer import Producer
 
 _log = logging.getLogger(__name__)
 TOPIC = "ottla-mirror"
 """The topic's name, unless configured otherwise."""
+ORIGINS = "origins"
+"""The note that says from where the records of a link's source topics came."""
 _PARTITIONS = 8
 _NOTE_SECONDS = 5.0
 """How long a note may take: nothing depends on it."""
@@ -141,13 +144,18 @@ class Journal:
 
         Raises `NotDelivered` or `DeadlineExceeded` if that does not succeed soon: nothing depends on it.
         """
-        key = f"{self.link}#{name}".encode()
+        self.write_notes({name: value}, timeout=_NOTE_SECONDS)
+
+    def write_notes(self, values: Mapping[str, Mapping[str, Any]], *, timeout: float | None = None) -> None:
+        """Write notes by name. Raises `NotDelivered` or `DeadlineExceeded` unless all of them are acknowledged."""
         producer = self._open_producer()
-        delivery = producer.send(self.topic, json.dumps(value).encode(), key, partition=0)
-        try:
-            delivery.result(_NOTE_SECONDS)
-        except TimeoutError:
-            raise DeadlineExceeded(f"writing to the journal {self.topic}", _NOTE_SECONDS) from None
+        self._await(
+            [
+                producer.send(self.topic, json.dumps(value).encode(), f"{self.link}#{name}".encode(), partition=0)
+                for name, value in values.items()
+            ],
+            timeout,
+        )
 
     # Reading
 
@@ -180,6 +188,13 @@ class Journal:
         with self._lock:
             self._catch_up([0], deadline)
             return self._notes.get(f"{self.link}#{name}")
+
+    def notes(self, prefix: str, *, deadline: Deadline | None = None) -> dict[str, Mapping[str, Any]]:
+        """Return the notes whose names begin like this, by the rest of their names."""
+        begin = f"{self.link}#{prefix}"
+        with self._lock:
+            self._catch_up([0], deadline)
+            return {key.removeprefix(begin): note for key, note in self._notes.items() if key.startswith(begin)}
 
     @property
     def _seconds(self) -> float:
@@ -251,6 +266,9 @@ class Journal:
         deliveries = [
             producer.send(self.topic, value, key, partition=self._partition_of(target)) for target, key, value in rows
         ]
+        self._await(deliveries, timeout)
+
+    def _await(self, deliveries: Iterable[Delivery], timeout: float | None) -> None:
         deadline = Deadline.after(self._seconds if timeout is None else timeout)
         for delivery in deliveries:
             try:
@@ -296,6 +314,13 @@ class Journal:
         return self._partitions
 
 
+class Origin(NamedTuple):
+    """A topic on a cluster, from which records come."""
+
+    cluster: str | None
+    topic: str
+
+
 class Writer(NamedTuple):
     """A link that mirrors a topic to the cluster of the journal."""
 
@@ -303,6 +328,23 @@ class Writer(NamedTuple):
     source_cluster: str | None
     source_topic: str
     target_topic: str
+    origins: frozenset[Origin] = frozenset()
+    """From where the records of its source topic came, as far as the journal of that cluster said."""
+
+
+def origins_of(topic: str, cluster: str | None, known: Iterable[Writer]) -> frozenset[Origin]:
+    """Return all topics whose records are in a topic of this cluster, as far as the writers of its journal know."""
+    by_target: dict[str, list[Writer]] = {}
+    for writer in known:
+        by_target.setdefault(writer.target_topic, []).append(writer)
+    found: set[Origin] = set()
+    waiting = [topic]
+    while waiting:
+        for writer in by_target.get(waiting.pop(), ()):
+            new = {Origin(writer.source_cluster, writer.source_topic), *writer.origins} - found
+            found |= new
+            waiting += [origin.topic for origin in new if cluster is not None and origin.cluster == cluster]
+    return frozenset(found)
 
 
 def link_names(cluster: Cluster, *, topic: str = TOPIC) -> frozenset[str]:
@@ -318,7 +360,8 @@ def link_names(cluster: Cluster, *, topic: str = TOPIC) -> frozenset[str]:
 def writers(cluster: Cluster, *, topic: str = TOPIC) -> frozenset[Writer]:
     """Return the links that have a journal on this cluster, with their topics; none if there is no journal."""
     known: set[Writer] = set()
-    for key, value in _latest(cluster, topic).items():
+    latest = _latest(cluster, topic)
+    for key, value in latest.items():
         try:
             link, target_topic, *rest = (key or b"").decode().split("/")
             row = json.loads(value or b"")
@@ -326,7 +369,18 @@ def writers(cluster: Cluster, *, topic: str = TOPIC) -> frozenset[Writer]:
                 known.add(Writer(link, row.get("source_cluster"), row["source_topic"], target_topic))
         except (KeyError, TypeError, ValueError, AttributeError, RecursionError):
             continue  # a tombstone, a note, or not an entry of a mirror
-    return frozenset(known)
+    return frozenset(
+        writer._replace(origins=_origins(latest.get(f"{writer.link}#{ORIGINS}".encode()), writer.target_topic))
+        for writer in known
+    )
+
+
+def _origins(note: bytes | None, target_topic: str) -> frozenset[Origin]:
+    try:
+        rows = json.loads(note or b"{}")["topics"][target_topic]
+        return frozenset(Origin(None if cluster is None else str(cluster), str(name)) for cluster, name in rows)
+    except (KeyError, TypeError, ValueError, AttributeError, RecursionError):
+        return frozenset()
 
 
 def _latest(cluster: Cluster, topic: str) -> dict[bytes | None, bytes | None]:

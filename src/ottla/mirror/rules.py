@@ -69,13 +69,15 @@ class Policy:
         """Return the faults that the rules accept. Raises the first that they do not, as `MirrorError`."""
         accepted = []
         for finding in findings:
+            is_accepted = self._action_on(finding.fault) is Action.CONTINUE
+            what = f"{source} -> {target}: {finding.fault.value}: {finding.detail}"
             error = MirrorError(
-                f"{source} -> {target}: {finding.fault.value}: {finding.detail}; {_ADVICE[finding.fault]}",
+                what if is_accepted else f"{what}; {_ADVICE[finding.fault]}",
                 source=str(source),
                 target=str(target),
                 fault=finding.fault.name.lower(),
             )
-            if self._action_on(finding.fault) is Action.STOP:
+            if not is_accepted:
                 raise error
             accepted.append(error)
         return tuple(accepted)

@@ -8,17 +8,20 @@ from __future__ import annotations
 
 import fnmatch
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from ottla.admin import Admin
 from ottla.admin.settings import Setting, SettingSource
 from ottla.admin.topics import NewTopic, TopicDescription, is_topic_name
-from ottla.errors import BrokerError, ConfigError, ErrorCode, InputError
+from ottla.errors import BrokerError, ConfigError, ErrorCode, InputError, OttlaError
 
+_TIME_LIMITS = ("message.timestamp.before.max.ms", "message.timestamp.after.max.ms")
+"""Which timestamps a topic takes, in brokers since 3.6: what the source took, the target must take."""
 _FOLLOWED = (
     *("cleanup.policy", "retention.ms", "retention.bytes", "max.message.bytes", "delete.retention.ms"),
-    *("min.compaction.lag.ms", "max.compaction.lag.ms"),
+    *("min.compaction.lag.ms", "max.compaction.lag.ms", *_TIME_LIMITS),
 )
 """Settings of the source that also make sense for a copy."""
 _LINK_NAME = re.compile(r"[A-Za-z0-9._-]{1,100}")
@@ -51,6 +54,13 @@ class Rename:
         name = self.rule.replace("{source}", link).replace("{topic}", topic)
         return name if is_topic_name(name) else None
 
+    def refusal(self, topic: str) -> InputError:
+        """Return the error of a topic whose name at the target would be none."""
+        return InputError(
+            f"topic {topic} cannot be mirrored: {self.rule!r} makes no topic name of it; a name has up to 249 letters,"
+            " digits, '.', '_' and '-'"
+        )
+
     def is_result(self, topic: str, *, link: str) -> bool:
         """Whether a topic's name looks like the result of this rule, unless the rule keeps names."""
         before, _, after = self.rule.replace("{source}", link).partition("{topic}")
@@ -80,16 +90,68 @@ class TopicPlan:
         return "alter" if self.settings else ""
 
 
-def select(names: Iterable[str], patterns: Sequence[str], *, excluded: Collection[str] = ()) -> list[str]:
-    """Return the topics that match a name or a pattern with `*` and `?`, without internal ones and `excluded`.
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """A topic that cannot be mirrored, or not as it should be, and why."""
 
+    source: str
+    target: str
+    """Its name at the target; empty if the rule makes no topic name of the source's."""
+    error: OttlaError
+    partitions: int = 0
+    """How many of its partitions can be mirrored nevertheless."""
+
+    @property
+    def reason(self) -> str:
+        """What happened, and what that means for the topic."""
+        if self.partitions:
+            return f"{self.error}; what the target has of the topic is mirrored as it is"
+        return str(self.error)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain values for JSON."""
+        return {
+            "topic": self.source,
+            "target_topic": self.target or None,
+            "partitions": self.partitions,
+            "error": self.reason,
+        }
+
+
+MIRRORMAKER = ("heartbeats", "mm2-*.internal", "*.checkpoints.internal")
+"""MirrorMaker's own topics: patterns do not match them, only their names do."""
+
+
+def is_pattern(text: str) -> bool:
+    """Whether a text is a pattern, and not a name."""
+    return any(sign in text for sign in "*?[")
+
+
+def matches(name: str, patterns: Iterable[str]) -> bool:
+    """Whether a name matches one of the patterns."""
+    return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
+
+
+def left_out(names: Iterable[str], patterns: Sequence[str]) -> list[str]:
+    """Return MirrorMaker's own topics that match a pattern and are not mirrored."""
+    globs = [pattern for pattern in patterns if is_pattern(pattern)]
+    return [name for name in names if matches(name, MIRRORMAKER) and matches(name, globs) and name not in patterns]
+
+
+def select(
+    names: Iterable[str], patterns: Sequence[str], *, excluded: Collection[str] = (), exclude: Sequence[str] = ()
+) -> list[str]:
+    """Return the topics that match a name or a pattern with `*` and `?`.
+
+    Left out are internal ones, those of MirrorMaker, `excluded` names, and what matches one of the patterns `exclude`.
     Raises `InputError` if a plain name does not exist.
     """
     known = {name for name in names if not name.startswith("__") and name not in excluded}
     chosen: set[str] = set()
     for pattern in patterns:
-        if any(sign in pattern for sign in "*?["):
-            chosen.update(name for name in known if fnmatch.fnmatchcase(name, pattern))
+        if is_pattern(pattern):
+            others = (name for name in known if not matches(name, (*MIRRORMAKER, *exclude)))
+            chosen.update(name for name in others if fnmatch.fnmatchcase(name, pattern))
         elif pattern in known:
             chosen.add(pattern)
         else:
@@ -123,46 +185,59 @@ def plan(
     }
     limit = source_settings.get("max.message.bytes")
     if target_settings is None:
-        changes = {"compression.type": "producer", **wanted}
+        set_by_brokers = {
+            name: value.value
+            for name in _TIME_LIMITS
+            if (value := source_settings.get(name)) is not None
+            and value.value is not None
+            and value.source in (SettingSource.BROKER, SettingSource.ALL_BROKERS, SettingSource.FILE)
+        }
+        changes = {"compression.type": "producer", **set_by_brokers, **wanted}
         if limit is not None and limit.value is not None:
             changes["max.message.bytes"] = limit.value
     else:
         changes = {
             setting: value
             for setting, value in wanted.items()
-            if setting not in target_settings or not target_settings[setting].means(value)
+            if (setting in target_settings and not target_settings[setting].means(value))
+            or (setting not in target_settings and setting not in _TIME_LIMITS)  # its brokers are too old for them
         }
     existing = None if target is None else len(target.partitions)
     return TopicPlan(source.name, name, len(source.partitions), existing, changes)
 
 
 def look(
-    source: Admin, target: Admin, patterns: Sequence[str], rename: Rename, *, link: str, excluded: Collection[str]
-) -> list[TopicPlan]:
-    """Compare the topics of both clusters. Returns a plan for each mirrored topic.
+    source: Admin,
+    target: Admin,
+    patterns: Sequence[str],
+    rename: Rename,
+    *,
+    link: str,
+    excluded: Collection[str],
+    exclude: Sequence[str] = (),
+) -> tuple[list[TopicPlan], list[Refused]]:
+    """Compare the topics of both clusters. Returns a plan for each mirrored topic, and those whose new name is none.
 
-    Raises `InputError` if a named topic does not exist or its new name is not one.
+    Raises `InputError` if a named topic does not exist.
     """
     names = [
         name
-        for name in select(source.topic_names(), patterns, excluded=excluded)
+        for name in select(source.topic_names(), patterns, excluded=excluded, exclude=exclude)
         if name in patterns or not rename.is_result(name, link=link)
     ]
+    renamed = {name: rename.apply(name, link=link) for name in names}
+    new_names = {name: new_name for name, new_name in renamed.items() if new_name is not None}
+    refused = [Refused(name, "", rename.refusal(name)) for name, new_name in renamed.items() if new_name is None]
+    names = list(new_names)
     if not names:
-        return []
+        return [], refused
     described = {topic.name: topic for topic in source.describe_topics(names)}
     source_settings = source.settings(names)
-    new_names: dict[str, str] = {}
-    for name in names:
-        new_name = rename.apply(name, link=link)
-        if new_name is None:
-            raise InputError(f"topic {name} cannot be mirrored: {rename.rule!r} makes no topic name of it")
-        new_names[name] = new_name
     existing = set(target.topic_names())
     known = [new_name for new_name in new_names.values() if new_name in existing]
     targets = {topic.name: topic for topic in target.describe_topics(known)} if known else {}
     target_settings = target.settings(known) if known else {}
-    return [
+    plans = [
         plan(
             described[name],
             targets.get(new_names[name]),
@@ -172,22 +247,51 @@ def look(
         )
         for name in names
     ]
+    return plans, refused
 
 
-def apply(target: Admin, plans: Iterable[TopicPlan], *, replicas: int = -1) -> None:
-    """Create topics, add partitions and change settings, as planned. Raises `BrokerError` if a broker refuses."""
+def apply(target: Admin, plans: Iterable[TopicPlan], *, replicas: int = -1) -> list[Refused]:
+    """Create topics, add partitions and change settings, as planned. Returns the topics that a broker refuses.
+
+    Raises `BrokerError` if trying again may help.
+    """
+    refused = []
     for planned in plans:
-        if planned.target_partitions is None:
-            new = NewTopic(
-                name=planned.target, partitions=planned.partitions, replicas=replicas, settings=planned.settings
-            )
-            try:
-                target.create_topics([new])
-            except BrokerError as error:
-                if error.code is not ErrorCode.topic_already_exists:
-                    raise
-            continue
-        if planned.target_partitions < planned.partitions:
-            target.add_partitions(planned.target, planned.partitions)
-        if planned.settings:
-            target.alter_settings(planned.target, planned.settings)
+        there = planned.target_partitions or 0
+        try:
+            if planned.target_partitions is None:
+                _create(target, planned, replicas)
+                continue
+            if planned.target_partitions < planned.partitions:
+                target.add_partitions(planned.target, planned.partitions)
+                there = planned.partitions
+            if planned.settings:
+                target.alter_settings(planned.target, planned.settings)
+        except BrokerError as error:
+            if error.retriable:
+                raise
+            refused.append(Refused(planned.source, planned.target, error, there))
+    return refused
+
+
+def _create(target: Admin, planned: TopicPlan, replicas: int) -> None:
+    try:
+        creating(planned, replicas, lambda new: target.create_topics([new]))
+    except BrokerError as error:
+        if error.code is not ErrorCode.topic_already_exists:
+            raise
+
+
+def creating(planned: TopicPlan, replicas: int, do: Callable[[NewTopic], object]) -> None:
+    """Have the target create a topic, or check it: without limits of timestamps if its brokers are too old for them."""
+
+    def new(settings: Mapping[str, str]) -> NewTopic:
+        return NewTopic(name=planned.target, partitions=planned.partitions, replicas=replicas, settings=settings)
+
+    try:
+        do(new(planned.settings))
+    except BrokerError as error:
+        older = {name: value for name, value in planned.settings.items() if name not in _TIME_LIMITS}
+        if error.code is not ErrorCode.invalid_config or len(older) == len(planned.settings):
+            raise
+        do(new(older))

@@ -98,11 +98,13 @@ class RangeCounter:
         partitions: int = 0,
         as_of: float | None = None,
         since: float | None = None,
+        first_counted: float | None = None,
         service: str = "-",
     ) -> RangeTally:
         """Return the tally of the range. `as_of` is when the log ended at its stop; None if it was longer.
 
-        `topic` is the name that other tiers have for it. Raises `ConfigError` for an invalid tier or service.
+        `first_counted` is when a log with this topic id was first counted; None for now. `topic` is the name that other
+        tiers have for it. Raises `ConfigError` for an invalid tier or service.
         """
         slices = self.slices
         is_append = self.has_append_time and time_from == RECORD_TIME
@@ -118,6 +120,7 @@ class RangeCounter:
             partitions=partitions,
             as_of=as_of,
             since=since,
+            first_counted=first_counted,
             records=sum(piece.count for piece in slices),
             host=socket.gethostname(),
             service=check_name("service", service),

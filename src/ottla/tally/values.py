@@ -85,6 +85,8 @@ class RangeTally(msgspec.Struct, frozen=True, kw_only=True, tag="range", tag_fie
     """When the log ended at `stop`; None if it was longer."""
     since: float | None = None
     """No record before `start` is as new as this; None if there is nothing before `start`, or it is not known."""
+    first_counted: float | None = None
+    """When a log with this topic id was first counted: it existed by then. None if the writer did not know."""
     part: Count = 0
     parts: Annotated[int, msgspec.Meta(ge=1)] = 1
     """A range with very many buckets takes several messages; it counts if all of them are there."""

@@ -2,12 +2,14 @@
 
 Comes in: batches by partition, or the body of a response. Goes out: the body of a request, or a `Produced` per
 partition. Versions 9 to 11, for brokers since 3.0. The bytes are the same; from 10 on, a response may name the new
-leader.
+leader. Version 13 has the ids of topics in place of their names: a topic that was created again takes nothing that was
+meant for the one before it.
 """
 
 from __future__ import annotations
 
 import struct
+import uuid
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
@@ -17,6 +19,8 @@ from ottla.wire.primitives import NO_TAGS, ByteReader, compact_length, compact_s
 API_KEY = 0
 LOWEST_VERSION = 9
 HIGHEST_VERSION = 11
+BY_ID = 13
+"""For callers that know the ids of topics."""
 
 _ACKS_TIMEOUT = struct.Struct(">hi")
 _INT32 = struct.Struct(">i")
@@ -55,8 +59,9 @@ def produce_request(
     acks: int,
     timeout_ms: int,
     transactional_id: str | None = None,
+    topic_ids: Mapping[str, uuid.UUID] | None = None,
 ) -> list[bytes | memoryview]:
-    """Build the body of a request, in parts to be sent one after another.
+    """Build the body of a request, in parts to be sent one after another. With `topic_ids` it is of version `BY_ID`.
 
     `batches` has the parts of exactly one batch per partition (`NewBatch.parts()`): brokers reject more.
     """
@@ -68,7 +73,8 @@ def produce_request(
     small = bytearray(compact_string(transactional_id) + _ACKS_TIMEOUT.pack(acks, timeout_ms))
     small += compact_length(len(by_topic))
     for topic, partitions in by_topic.items():
-        small += compact_string(topic) + compact_length(len(partitions))
+        small += compact_string(topic) if topic_ids is None else topic_ids[topic].bytes
+        small += compact_length(len(partitions))
         for partition, parts in partitions:
             small += _INT32.pack(partition) + compact_length(sum(map(len, parts)))
             body.append(bytes(small))
@@ -79,18 +85,22 @@ def produce_request(
     return body
 
 
-def produce_response(body: memoryview) -> list[Produced]:
-    """Parse the response for each partition. Raises `WireError` if it is malformed."""
+def produce_response(body: memoryview, *, topic_ids: Mapping[str, uuid.UUID] | None = None) -> list[Produced]:
+    """Parse the response for each partition. Raises `WireError` if it is malformed.
+
+    With `topic_ids`, those of the request, it is of version `BY_ID`.
+    """
     reader = ByteReader(body)
-    topics = reader.compact_array(_topic, smallest=3)
+    names = None if topic_ids is None else {topic_id: topic for topic, topic_id in topic_ids.items()}
+    topics = reader.compact_array(lambda entry: _topic(entry, names), smallest=3)
     reader.int32()  # throttle time: the broker has already delayed the response, or mutes the connection
     reader.skip_tags()
     reader.finish()
     return [partition for topic in topics for partition in topic]
 
 
-def _topic(reader: ByteReader) -> Iterable[Produced]:
-    name = reader.compact_string() or ""
+def _topic(reader: ByteReader, names: Mapping[uuid.UUID, str] | None) -> Iterable[Produced]:
+    name = reader.compact_string() or "" if names is None else names.get(reader.uuid(), "")
     partitions = reader.compact_array(lambda entry: _partition(entry, name), smallest=33)
     reader.skip_tags()
     return partitions

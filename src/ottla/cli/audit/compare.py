@@ -117,7 +117,8 @@ def compare(
     Each tier is compared with the one before it: complete, late, missing n, duplicated n, altered or unknown. Equal
     numbers with different records are altered, never complete. The tallies come from the audit topic of --bootstrap;
     with --data a tier is counted from its topic now. With --json, one object a line. Exit codes: 0 complete or late,
-    1 failure, 2 usage error, 3 something is missing, duplicated or altered, 4 something is unknown.
+    1 failure, 2 usage error, 3 something is missing, duplicated or altered, 4 something is unknown, or a tier has not
+    counted lately.
 
     \b
     Examples:
@@ -182,6 +183,8 @@ def _print(comparison: Comparison, *, as_json: bool, show_all: bool) -> None:
         click.echo(f"warning: {comparison.unreadable:,} records of the audit topic are no tallies", err=True)
     for problem in comparison.problems:
         click.echo(f"warning: {printable(problem)}", err=True)
+    for text in comparison.silent:
+        click.echo(f"warning: {printable(text)}", err=True)
     if as_json:
         for row in comparison.rows:
             click.echo(json.dumps(row.to_json()))
@@ -233,3 +236,7 @@ def _raise_alert(comparison: Comparison) -> None:
         raise Incomplete(f"{counted(len(comparison.problems), 'topic')} could not be compared")
     if counts[Verdict.UNKNOWN]:
         raise Incomplete(f"{counts[Verdict.UNKNOWN]:,} of {len(comparison.rows):,} buckets are unknown")
+    if comparison.silent:
+        raise Incomplete(
+            f"{counted(len(comparison.silent), 'tier')} did not count lately: run the tally, or compare --until then"
+        )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import click
 
-from ottla.cli.lazy import Entry, LazyGroup
+from ottla.cli.lazy import Entry, LazyGroup, suggest
 
 COMMANDS = {
     "check": Entry("ottla.cli.mirror.check", "Say what the links of a file would do; write nothing."),
@@ -23,6 +23,9 @@ class _Mirror(LazyGroup):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Put `run` before arguments that name no command."""
         if args and args[0] not in self.entries and args[0] not in ctx.help_option_names:
+            is_word = not args[0].startswith("-")
+            if is_word and not any(arg == "--from" or arg.startswith("--from=") for arg in args):
+                suggest(ctx, args[0], self.entries)  # without a source it is no topic, but a command with a typo
             args = ["run", *args]
         return super().parse_args(ctx, args)
 

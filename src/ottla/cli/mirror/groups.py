@@ -73,8 +73,8 @@ def groups(
     if as_json:
         click.echo(json_text([move.to_json() for move in moves]))
     elif moves:
-        click.echo(moves_text(moves, width=terminal_width()))
-        done = sum(move.outcome is Outcome.COMMITTED for move in moves)
+        click.echo(moves_text(moves, width=terminal_width(), reverse=reverse))
+        done = sum(move.outcome in (Outcome.COMMITTED, Outcome.WOULD_COMMIT) for move in moves)
         click.echo(f"{done} of {len(moves)} offsets {'would be' if dry_run else 'were'} committed", err=True)
     elif not _without_offsets(patterns, moves):
         click.echo("no such group has committed offsets of mirrored partitions", err=True)

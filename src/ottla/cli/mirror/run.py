@@ -83,6 +83,12 @@ def _listener(text: str) -> tuple[str, int]:
     metavar="TOPIC",
     help="Give this topic, or pattern, threads and memory of its own. Repeatable.",
 )
+@click.option(
+    "--exclude",
+    multiple=True,
+    metavar="PATTERN",
+    help="Leave out topics that a pattern of TOPIC matches. Repeatable; MirrorMaker's own topics are always left out.",
+)
 @click.option("--replicas", type=Integer(1), help="Replicas of topics that are created.  [default: the broker's]")
 @click.option("--follow-settings/--keep-settings", default=True, help="Whether topic settings follow the source.")
 @journal_option
@@ -183,7 +189,8 @@ class _Result(NamedTuple):
     @property
     def has_failed(self) -> bool:
         """Whether the link, or one of its partitions, has failed."""
-        return self.error is not None or (self.report is not None and bool(self.report.failed))
+        report = self.report
+        return self.error is not None or (report is not None and bool(report.failed or report.refused))
 
 
 def _check_engine(links: Sequence[Link], engine: str, master: str | None, *, has_local: bool) -> None:
@@ -295,12 +302,14 @@ def _run(links: Sequence[Link], *, follow: bool, take_over: bool, sinks: Sequenc
     ):
 
         def tell(event: Event) -> None:
-            from ottla.events import MirrorFaultAccepted, MirrorStopped
+            from ottla.events import MirrorFaultAccepted, MirrorStopped, MirrorTopicRefused
 
             if isinstance(event, MirrorStopped | MirrorFaultAccepted):
                 went = "not mirrored any further" if isinstance(event, MirrorStopped) else "accepted"
                 place = f"{event.topic}-{event.partition}"
                 live.say(f"link {event.link}: {place}: {went}: {reworded(event.reason)}")
+            elif isinstance(event, MirrorTopicRefused):
+                live.say(f"link {event.link}: {event.topic}: {reworded(event.reason)}")
 
         runs = run_links(
             links,

@@ -86,6 +86,8 @@ def report_text(report: MirrorReport) -> str:
         done += f"; {passed:,} of {batches:,} batches passed on as they were, the others encoded again: {reasons}"
     if report.failed:
         done += f"; {_count(len(report.failed), 'partition')} failed"
+    if report.refused:
+        done += f"; {_count(len(report.refused), 'topic')} refused by the target"
     return done
 
 
@@ -159,11 +161,22 @@ def _remarks(status: LinkStatus, now: float) -> list[str]:
         if each.error is not None:
             place = "" if each.error.startswith(str(each.source)) else f"{each.source}: "
             remarks.append(f"error: {place}{reworded(each.error)}")
+    refused = () if status.process is None else status.process.refused
+    remarks += [f"error: {reworded(text)}" for text in refused]
     return ["  " + "\n  ".join(remark.splitlines()) for remark in remarks]
 
 
-def moves_text(moves: Sequence[Move], *, width: int | None) -> str:
-    """Return translated offsets of groups as a table."""
+_OUTCOMES = {
+    "BEFORE_MIRROR": "the offset lies before the first mirrored record",
+    "AHEAD": "the group has committed a higher offset there, which stays",
+    "IN_USE": "the group has members there; it waits until they have gone",
+    "NO_TOPIC": "the topic is missing there",
+}
+"""What the short words for outcomes leave out."""
+
+
+def moves_text(moves: Sequence[Move], *, width: int | None, reverse: bool) -> str:
+    """Return translated offsets of groups as a table, with the outcomes that need it explained below."""
     rows = [
         [
             move.group,
@@ -176,8 +189,11 @@ def moves_text(moves: Sequence[Move], *, width: int | None) -> str:
         ]
         for move in moves
     ]
-    headings = ("GROUP", "SOURCE", "OFFSET", "TARGET", "OFFSET THERE", "BEFORE", "OUTCOME")
-    return table(headings, rows, width=width)
+    before = "SOURCE HAD" if reverse else "TARGET HAD"
+    headings = ("GROUP", "SOURCE", "OFFSET", "TARGET", "OFFSET", before, "OUTCOME")
+    outcomes = dict.fromkeys(move.outcome for move in moves if move.outcome.name in _OUTCOMES)
+    notes = [f"{outcome.value}: {_OUTCOMES[outcome.name]}" for outcome in outcomes]
+    return "\n".join([table(headings, rows, width=width, whole={"OUTCOME"}), *notes])
 
 
 def _percent(share: float) -> str:

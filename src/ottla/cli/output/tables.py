@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from ottla.text import printable
 
@@ -25,14 +25,25 @@ def terminal_width() -> int | None:
     return shutil.get_terminal_size().columns if is_terminal else None
 
 
-def table(headings: Sequence[str], rows: Sequence[Sequence[str]], *, width: int | None, indent: int = 0) -> str:
-    """Return a line of headings and a line for each row; columns of numbers are right-aligned."""
+def table(
+    headings: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    *,
+    width: int | None,
+    indent: int = 0,
+    whole: Collection[str] = (),
+) -> str:
+    """Return a line of headings and a line for each row; columns of numbers are right-aligned.
+
+    Columns with a heading in `whole` are not shortened.
+    """
     rows = [[printable(cell) for cell in row] for row in rows]
     columns = [[heading, *(row[index] for row in rows)] for index, heading in enumerate(headings)]
     numeric = [bool(rows) and all(map(_NUMBER.fullmatch, column[1:])) for column in columns]
+    is_whole = [is_number or heading in whole for heading, is_number in zip(headings, numeric, strict=True)]
     natural = [max(map(len, column)) for column in columns]
     room = None if width is None else width - indent - GAP * (len(columns) - 1)
-    widths = natural if room is None else _fitted(natural, numeric, room)
+    widths = natural if room is None else _fitted(natural, is_whole, room)
     lines = []
     for row in (headings, *rows):
         cells = [
@@ -51,11 +62,11 @@ def shorten(text: str, size: int) -> str:
     return text[: size - 1 - tail] + "…" + text[len(text) - tail :]
 
 
-def _fitted(natural: Sequence[int], numeric: Sequence[bool], room: int) -> list[int]:
+def _fitted(natural: Sequence[int], is_whole: Sequence[bool], room: int) -> list[int]:
     """Return widths that fit; the widest columns of text are shortened first."""
     widths = list(natural)
     while sum(widths) > room:
-        texts = [index for index, size in enumerate(widths) if not numeric[index] and size > _LEAST]
+        texts = [index for index, size in enumerate(widths) if not is_whole[index] and size > _LEAST]
         if not texts:
             break
         widest = max(texts, key=lambda index: widths[index])

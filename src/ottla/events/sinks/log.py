@@ -33,6 +33,7 @@ from ottla.events.values import (
     MirrorProgress,
     MirrorStopped,
     MirrorTookOver,
+    MirrorTopicRefused,
     PlannerChanged,
     PlanningFailed,
     PositionMisplaced,
@@ -95,6 +96,7 @@ LEVELS: Mapping[type[Event], int] = {
     MirrorTookOver: logging.INFO,
     MirrorFaultAccepted: logging.ERROR,
     MirrorStopped: logging.ERROR,
+    MirrorTopicRefused: logging.ERROR,
     MirrorProgress: logging.DEBUG,
 }
 
