@@ -21,7 +21,7 @@ NO_BYTES: Octets = readonly(np.zeros(0, np.uint8))
 
 
 class Pieces(NamedTuple):
-    """Where pieces begin and stop. One that begins at -1 - n lies at n of the constants; see `sizes` for missing ones."""
+    """Where pieces begin, and their sizes. One that begins at -1 - n lies at n of the constants."""
 
     starts: Numbers
     sizes: Numbers

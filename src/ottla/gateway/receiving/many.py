@@ -70,7 +70,7 @@ class Slots:
 
     def cut(self, count: int) -> npt.NDArray[np.bool_]:
         """Return which of the first datagrams were larger than their slot."""
-        return (self._headers[:count, _FLAGS] & socket.MSG_TRUNC) != 0
+        return np.asarray(self._headers[:count, _FLAGS] & socket.MSG_TRUNC, np.bool_)
 
     def overflows(self, count: int) -> int | None:
         """Return how many datagrams the system has dropped on this socket, up to the last one here. None: no word."""

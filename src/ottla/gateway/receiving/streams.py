@@ -73,7 +73,6 @@ class _Connection:
     sock: socket.socket
     source: str
     cut: Cutter
-    deadline: float | None
     is_greeting: bool
     """Whether the TLS handshake goes on."""
     pending: bytearray = field(default_factory=bytearray)
@@ -130,12 +129,14 @@ class StreamReceiver:
         self._linger = linger
         self._clock = clock
         self._connections: dict[int, _Connection] = {}
+        self._deadlines: dict[int, float] = {}
+        """When connections end, by descriptor: of those that greet or may not be idle."""
         self._pending_bytes = 0
         self._batch = _Batch()
         self._due: float | None = None
         """When the batch is handed over."""
-        self._accepts_from: float | None = 0.0
-        """None: nothing is accepted any more."""
+        self._accepts_from = 0.0
+        """When accepting goes on, 0 if it was not interrupted."""
         self._scratch = bytearray(_CHUNK_BYTES)
         self._wakeup = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._epoll = select.epoll()
@@ -213,7 +214,7 @@ class StreamReceiver:
 
     def _patience(self) -> float:
         """How long to wait for events."""
-        deadlines = [self._due, *(connection.deadline for connection in self._connections.values())]
+        deadlines = [self._due, *self._deadlines.values()]
         if self._accepts_from:
             deadlines.append(self._accepts_from)
         known = [deadline for deadline in deadlines if deadline is not None]
@@ -224,19 +225,18 @@ class StreamReceiver:
             self._accepts_from = 0.0
             if self._is_accepting:
                 self._epoll.modify(self.socket, _READ)
-        late = [
-            connection
-            for connection in self._connections.values()
-            if connection.deadline is not None and now >= connection.deadline
-        ]
-        for connection in late:
+        for descriptor in [descriptor for descriptor, deadline in self._deadlines.items() if now >= deadline]:
+            connection = self._connections[descriptor]
             self._end(connection, "handshake_too_slow" if connection.is_greeting else "idle")
 
     def _close_listener(self) -> None:
+        while self._accept():  # those who connected before are not refused
+            pass
         self._epoll.unregister(self.socket)
         self.socket.close()
 
-    def _accept(self) -> None:
+    def _accept(self) -> bool:
+        """Accept a connection. Returns whether there may be more."""
         try:
             sock, address = self.socket.accept()
         except OSError as error:
@@ -245,11 +245,11 @@ class StreamReceiver:
                 _log.warning("no connection can be accepted for %s s: %s", _PAUSE_SECONDS, error.strerror)
                 self._epoll.modify(self.socket, 0)
                 self._accepts_from = time.monotonic() + _PAUSE_SECONDS
-            return
+            return False
         if len(self._connections) >= self._limits.connections:
             self._counts.add("connections_refused", reason="connections")
             sock.close()
-            return
+            return True
         self._counts.add("connections")
         sock.setblocking(False)
         source = _plain(address[0]) if self.socket.family != socket.AF_UNIX else NO_SOURCE
@@ -259,12 +259,20 @@ class StreamReceiver:
         except OSError:  # it is gone already
             self._counts.add("connections_ended", reason="tls")
             sock.close()
-            return
+            return True
         greets = self._tls is not None
-        seconds = self._limits.handshake_seconds if greets else self._limits.idle_seconds
-        deadline = None if seconds is None else time.monotonic() + seconds
-        self._connections[sock.fileno()] = _Connection(sock, source, self._cutter(), deadline, greets)
+        connection = _Connection(sock, source, self._cutter(), greets)
+        self._connections[sock.fileno()] = connection
+        self._allow(connection, self._limits.handshake_seconds if greets else self._limits.idle_seconds)
         self._epoll.register(sock, _READ)
+        return True
+
+    def _allow(self, connection: _Connection, seconds: float | None) -> None:
+        """Let a connection be silent for this long."""
+        if seconds is None:
+            self._deadlines.pop(connection.sock.fileno(), None)
+        else:
+            self._deadlines[connection.sock.fileno()] = time.monotonic() + seconds
 
     def _advance(self, connection: _Connection) -> None:
         """Go on with a connection that has something."""
@@ -289,7 +297,7 @@ class StreamReceiver:
             if not self._take(connection, count):
                 return
         if received and self._limits.idle_seconds is not None:
-            connection.deadline = time.monotonic() + self._limits.idle_seconds
+            self._allow(connection, self._limits.idle_seconds)
 
     def _greet(self, connection: _Connection) -> bool:
         """Go on with the TLS handshake. Returns whether it is done."""
@@ -308,8 +316,7 @@ class StreamReceiver:
             return False
         self._epoll.modify(connection.sock, _READ)
         connection.is_greeting = False
-        idle = self._limits.idle_seconds
-        connection.deadline = None if idle is None else time.monotonic() + idle
+        self._allow(connection, self._limits.idle_seconds)
         return True
 
     def _take(self, connection: _Connection, count: int) -> bool:
@@ -360,6 +367,7 @@ class StreamReceiver:
         """Close a connection. What is left of it is handed over, marked."""
         self._counts.add("connections_ended", reason=reason)
         self._connections.pop(connection.sock.fileno(), None)
+        self._deadlines.pop(connection.sock.fileno(), None)
         try:
             self._epoll.unregister(connection.sock)
         except (OSError, ValueError):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ottla.wire.kernels.calling import inlined, kernel, reads, table, writes
+from ottla.wire.kernels.calling import inlined, kernel, reads, table
 from ottla.wire.kernels.framing import SPAN_FIELDS, SPAN_MARK, SPAN_START, SPAN_STOP, WHOLE
 
 # Columns of a row. A field that is missing begins where it stops. START and STOP are without what ends the frame.
@@ -140,7 +140,7 @@ def _internet_time(data: Any, at: Any, stop: Any, clock: Any, is_local_allowed: 
     sign = _byte(data, at, stop)
     if sign == _Z:
         return wall, at + 1
-    if sign == _PLUS or sign == _DASH:
+    if sign in (_PLUS, _DASH):
         hours = _pair(data, at + 1, stop)
         minutes = _pair(data, at + 4, stop)
         if hours < 0 or hours > 23 or minutes < 0 or minutes > 59 or data[at + 3] != _COLON:
