@@ -63,8 +63,11 @@ class Intake:
 
     def forget(
         self, topic: str, records: Sequence[Incoming] | pa.RecordBatch, times: tuple[float, float], *, lost: Loss
-    ) -> None:
-        """Hand over records without waiting. What cannot be taken, or fails later, goes to `lost`."""
+    ) -> BulkDelivery | None:
+        """Hand over records without waiting. What cannot be taken, or fails later, goes to `lost`.
+
+        Returns the delivery, None if nothing was taken.
+        """
         count = records.num_rows if isinstance(records, pa.RecordBatch) else len(records)
         try:
             if isinstance(records, pa.RecordBatch):
@@ -73,8 +76,9 @@ class Intake:
                 delivery = self.send(topic, records)
         except OttlaError as error:
             lost(topic, count - getattr(error, "accepted", 0), *times, error)
-            return
+            return None
         delivery.add_done_callback(lambda done: _count_lost(done, topic, times, lost))
+        return delivery
 
     def persisted(self) -> Future[None]:
         """Return a future that is done when everything handed over before this call is on disk or acknowledged.

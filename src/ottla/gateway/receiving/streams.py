@@ -33,6 +33,8 @@ _BATCH_BYTES = 4 << 20
 _BATCH_MESSAGES = 50_000
 _TURN_BYTES = 1 << 20
 """How much one connection may send before the next one has its turn."""
+_LAST_BYTES = 64 << 20
+"""How much of a connection is still read when the listener ends."""
 _PAUSE_SECONDS = 1.0
 """How long nothing is accepted when the process has no descriptor left."""
 _FULL = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
@@ -274,12 +276,12 @@ class StreamReceiver:
         else:
             self._deadlines[connection.sock.fileno()] = time.monotonic() + seconds
 
-    def _advance(self, connection: _Connection) -> None:
+    def _advance(self, connection: _Connection, *, most_bytes: int = _TURN_BYTES) -> None:
         """Go on with a connection that has something."""
         if connection.is_greeting and not self._greet(connection):
             return
         received = 0
-        while received < _TURN_BYTES:
+        while received < most_bytes:
             try:
                 count = connection.sock.recv_into(self._scratch)
             except (BlockingIOError, InterruptedError, ssl.SSLWantReadError):
@@ -385,7 +387,7 @@ class StreamReceiver:
         """Read what connections have sent, and close them."""
         for connection in list(self._connections.values()):
             if not connection.is_greeting:
-                self._advance(connection)
+                self._advance(connection, most_bytes=_LAST_BYTES)
             if connection.sock.fileno() in self._connections:
                 self._end(connection, "drained")
         if self._due is not None:

@@ -35,7 +35,7 @@ ANY_PARTITION, BY_PARTITION_KEY, WITH_HEADERS = 256, 257, 258
 HAS_HEADERS = 1
 MOST_HEADERS = 1000
 
-_FIXED_BYTES = 10
+_KIND_BYTES, _FIXED_BYTES = 8, 10
 
 
 @inlined
@@ -96,13 +96,15 @@ def _number_of(data: Any, start: Any, size: Any, topics: Any, count: Any) -> Any
 @inlined
 def _read(data: Any, start: Any, stop: Any, row: Any) -> Any:
     """Fill a row but for its topic. Returns (code, start of the topic, its size)."""
-    if stop - start < _FIXED_BYTES or _signed(data, start, 4) != stop - start:
+    if stop - start < _KIND_BYTES or _signed(data, start, 4) != stop - start:
         return MALFORMED, 0, 0
     kind = _signed(data, start + 4, 2)
     if kind < ANY_PARTITION or kind > WITH_HEADERS:
         return UNSUPPORTED_KEY, 0, 0
     if _signed(data, start + 6, 2) != 0:
         return UNSUPPORTED_VERSION, 0, 0
+    if stop - start < _FIXED_BYTES:
+        return MALFORMED, 0, 0
     flags = _signed(data, start + 8, 2)
     if flags != 0 and not (kind == WITH_HEADERS and flags == HAS_HEADERS):
         return MALFORMED, 0, 0
