@@ -101,25 +101,23 @@ class Delivering:
     ) -> None:
         """Hand over messages with partition keys, or hold them until the partitions are known."""
         batch = Keyed(topic, records, keys, times, self._clock())
-        partitions = None
         try:
             partitions = self._known(topic)
         except OttlaError as error:
             self._lose(batch, error)
             return
         with self._changed:
-            if partitions is None or topic in self._held:
-                if self._bytes + records.nbytes <= self._most_bytes and not self._is_closing:
-                    self._held.setdefault(topic, deque()).append(batch)
-                    self._bytes += records.nbytes
-                    self._changed.notify_all()
-                    return
-                error = OttlaError(f"topic {topic}: too many messages wait for its partitions to be known (held_bytes)")
-                partitions = None
-        if partitions is None:
-            self._lose(batch, error)
-        else:
+            must_wait = partitions is None or topic in self._held
+            is_held = must_wait and not self._is_closing and self._bytes + records.nbytes <= self._most_bytes
+            if is_held:
+                self._held.setdefault(topic, deque()).append(batch)
+                self._bytes += records.nbytes
+                self._changed.notify_all()
+        if partitions is not None and not must_wait:
             self._place(batch, partitions)
+        elif not is_held:
+            reason = "too many messages wait for its partitions to be known (held_bytes)"
+            self._lose(batch, OttlaError(f"topic {topic}: {reason}"))
 
     def drain(self, timeout: float) -> bool:
         """Wait until nothing is held. Returns whether that is so."""

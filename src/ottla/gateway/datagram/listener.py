@@ -9,8 +9,9 @@ import os
 import socket
 import time
 from collections.abc import Callable
+from copy import deepcopy
 
-from ottla._version import __version__
+from ottla._version import VERSION
 from ottla.errors import ConfigError
 from ottla.gateway.activation import adopt
 from ottla.gateway.counts import Count, Counts
@@ -110,12 +111,14 @@ class DatagramListener:
     def snapshot(self) -> Snapshot:
         """Return what the status pages show."""
         with self._losses.discards() as (discards, now):
-            # Copies are not needed: a page is made of values that a race can at most make a moment newer.
-            unfinished, finished, earlier = discards.running(now), discards.last_finished(now), discards.finished(now)
+            # Copies: a page is made while threads go on counting.
+            unfinished, finished, earlier = deepcopy(
+                (discards.running(now), discards.last_finished(now), discards.finished(now))
+            )
         queues = tuple(Queue(topic, 0, 0, count) for topic, count in self._losses.under_way().items())
         return Snapshot(
             pid=os.getpid(),
-            version=__version__,
+            version=VERSION,
             since=self._since,
             now=now,
             counters=self.counters(),

@@ -248,7 +248,8 @@ def _plain_queues(snapshot: Snapshot) -> Iterator[str]:
         yield f"{counts}  topic: [{queue.topic}]"
     if snapshot.queues:
         yield ""
-    sums = [snapshot.new, *(sum(queue[column] for queue in snapshot.queues) for column in (1, 2, 3))]
+    sums = [snapshot.new, *map(sum, zip(*(queue[1:] for queue in snapshot.queues), strict=True))]
+    sums += [0] * (4 - len(sums))
     for total, name in zip(sums, ("new", "batch", "send_wait", "ack_wait"), strict=True):
         yield f"{total:10} total {name}"
     yield f"{sum(sums):10} total (all states: new + batch + send_wait + ack_wait)"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from ottla.config import check_seconds, check_whole
@@ -45,7 +45,7 @@ class DatagramSettings:
     held_bytes: int = 64 << 20
     """Messages with a partition key that wait for the partitions of their topic."""
     held_seconds: float = 60.0
-    streams: StreamLimits = StreamLimits()
+    streams: StreamLimits = field(default_factory=StreamLimits)
 
     def __post_init__(self) -> None:
         if self.tcp is not None and not _is_loopback(self.tcp[0]):
