@@ -1,4 +1,4 @@
-"""Hostile input for the gateway's kernels, in memory that notices a stray access: `python -m tests.gateway.parser_fuzz`.
+"""Hostile input for the gateway's kernels, in memory that notices a stray access.
 
 Comes in: a seed and a number of inputs. Goes out: a checksum over everything that the kernels wrote, which must be the
 same whether they are compiled, check bounds, or run as Python. A read or write outside ends the process.
@@ -12,11 +12,12 @@ import zlib
 from collections.abc import Iterator
 from typing import Any
 
+from tests.fuzz.areas import Areas, Plain, Strict, Walled
+
 from ottla.gateway.datagram.format import Message, write
 from ottla.wire.kernels import datagrams, framing, syslog
 from ottla.wire.kernels.calling import CHECKED, INTERPRETED
 from ottla.wire.kernels.copying import copy_pieces
-from tests.fuzz.areas import Areas, Plain, Strict, Walled
 
 from .syslog_lines import line
 
@@ -52,7 +53,8 @@ def _portions(inputs: int) -> Iterator[int]:
 
 
 def _spans(messages: list[bytes], chance: random.Random) -> list[tuple[int, ...]]:
-    spans, at = [], 0
+    spans: list[tuple[int, ...]] = []
+    at = 0
     for message in messages:
         spans.append((at, at + len(message), chance.choice((0, 0, 0, framing.TRUNCATED, framing.CUT))))
         at += len(message)
