@@ -88,7 +88,7 @@ def test_the_period_before_is_the_finished_report_and_older_ones_are_kept() -> N
     assert body["unfinished_report"]["id"] == 1  # type: ignore[index]
     late = _json("/discards/json", _snapshot(discards, START + 10_000))
     assert late["finished_report"]["malformed_msg_count"] == 0, "dory's field: the period before"  # type: ignore[index]
-    assert [report["malformed_msg_count"] for report in late["finished_reports"]] == [3]  # type: ignore[index,attr-defined]
+    assert [report["malformed_msg_count"] for report in late["finished_reports"]] == [3]  # type: ignore[attr-defined]
     assert discards.totals.discarded == 11
 
 

@@ -98,7 +98,7 @@ class DatagramReceiver:
                 time.sleep(_PAUSE_SECONDS)
                 continue
             if count:
-                self._hand_over(count)
+                self._try_to_hand_over(count)
             elif is_draining:
                 return
 
@@ -116,6 +116,14 @@ class DatagramReceiver:
                 break
         return filled
 
+    def _try_to_hand_over(self, count: int) -> None:
+        """Hand over, or count that it failed: whatever it was, the next datagrams are received."""
+        try:
+            self._hand_over(count)
+        except Exception:
+            self._counts.add("handler_errors", count)
+            _log.exception("%d datagrams from %s could not be handled; this is a bug", count, self.socket)
+
     def _hand_over(self, count: int) -> None:
         slots = self._slots
         sizes, cut = slots.sizes(count), slots.cut(count)
@@ -127,12 +135,7 @@ class DatagramReceiver:
         self._counts.add("received", count)
         self._counts.add("received_bytes", int(sizes.sum()))
         self._count_dropped(slots.overflows(count))
-        arrivals = Arrivals(readonly(slots.data), readonly(spans), names, source_of, round(self._clock() * 1000))
-        try:
-            self._handle(arrivals)
-        except Exception:
-            self._counts.add("handler_errors", count)
-            _log.exception("%d datagrams from %s could not be handled; this is a bug", count, self.socket)
+        self._handle(Arrivals(readonly(slots.data), readonly(spans), names, source_of, round(self._clock() * 1000)))
 
     def _count_dropped(self, overflows: int | None) -> None:
         """Count what the system dropped since the last time: it tells the sum, which may wrap around."""

@@ -21,6 +21,7 @@ import numpy.typing as npt
 _NAME, _NAME_SIZE, _PIECES, _PIECE_COUNT, _CONTROL, _CONTROL_SIZE, _FLAGS, _LENGTH = range(8)
 _WORDS = 8
 _LOW = 0xFFFFFFFF
+_TRUNCATED = int(socket.MSG_TRUNC)
 _NAME_BYTES, _CONTROL_BYTES = 32, 64
 _NAME_WORDS = _NAME_BYTES // 8
 _OVERFLOWS = 40  # SO_RXQ_OVFL
@@ -70,7 +71,7 @@ class Slots:
 
     def cut(self, count: int) -> npt.NDArray[np.bool_]:
         """Return which of the first datagrams were larger than their slot."""
-        return np.asarray(self._headers[:count, _FLAGS] & socket.MSG_TRUNC, np.bool_)
+        return np.asarray(self._headers[:count, _FLAGS] & _TRUNCATED, np.bool_)
 
     def overflows(self, count: int) -> int | None:
         """Return how many datagrams the system has dropped on this socket, up to the last one here. None: no word."""

@@ -198,10 +198,10 @@ class StreamReceiver:
             is_draining = self._is_draining  # read first: what arrived before it was set is read
             if not self._is_accepting and self.socket.fileno() >= 0:
                 self._close_listener()
-            for descriptor, _ in self._epoll.poll(self._patience()):
+            for descriptor, _ in self._epoll.poll(0 if is_draining else self._patience()):
                 connection = self._connections.get(descriptor)
                 if connection is not None:
-                    self._advance(connection)
+                    self._try_to_advance(connection)
                 elif descriptor != self._wakeup and self.socket.fileno() == descriptor:
                     self._accept()
                 elif descriptor == self._wakeup:
@@ -276,7 +276,15 @@ class StreamReceiver:
         else:
             self._deadlines[connection.sock.fileno()] = time.monotonic() + seconds
 
-    def _advance(self, connection: _Connection, *, most_bytes: int = _TURN_BYTES) -> None:
+    def _try_to_advance(self, connection: _Connection, *, most_bytes: int = _TURN_BYTES) -> None:
+        """Go on with a connection, or end it: whatever it was, the others go on."""
+        try:
+            self._advance(connection, most_bytes=most_bytes)
+        except Exception:
+            _log.exception("the connection from %r is closed after an error; this is a bug", connection.source)
+            self._end(connection, "error")
+
+    def _advance(self, connection: _Connection, *, most_bytes: int) -> None:
         """Go on with a connection that has something."""
         if connection.is_greeting and not self._greet(connection):
             return
@@ -387,7 +395,7 @@ class StreamReceiver:
         """Read what connections have sent, and close them."""
         for connection in list(self._connections.values()):
             if not connection.is_greeting:
-                self._advance(connection, most_bytes=_LAST_BYTES)
+                self._try_to_advance(connection, most_bytes=_LAST_BYTES)
             if connection.sock.fileno() in self._connections:
                 self._end(connection, "drained")
         if self._due is not None:
