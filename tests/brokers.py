@@ -22,6 +22,7 @@ BREAKING = frozenset(
         "tests/engines/fleet/test_fleet_fire.py",
         "tests/faults/test_brokers.py",
         "tests/fetch/test_broken_brokers.py",
+        "tests/gateway/test_gateway_outage.py",
         "tests/jobs/test_archive_real.py",
         "tests/mirror/test_kills.py",
         "tests/mirror/test_unclean.py",
