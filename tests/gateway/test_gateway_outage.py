@@ -60,7 +60,7 @@ def _value(message: bytes | None) -> int:
 def test_messages_survive_the_death_of_a_broker_in_the_spool(kafka: LocalCluster, tmp_path: Path) -> None:
     topics = [new_topic(kafka, f"outage-{kind}", partitions=1) for kind in ("datagrams", "syslog")]
     with Admin(kafka.bootstrap) as admin:
-        leaders = {found.partitions[0].leader for found in admin.describe_topics(topics).values()}
+        leaders = {found.partitions[0].leader for found in admin.describe_topics(topics)}
     settings = {"spool": Spool(tmp_path / "spool"), "buffering": Buffering(bytes=2 << 20)}
     template = write(Message(topics[0].encode(), b"V" * (7 + 1 + _BYTES)))
     datagram = template.replace(b"V" * (7 + 1 + _BYTES), b"%07d %s")
