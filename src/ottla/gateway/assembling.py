@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute  # the producer needs it for headers: not with the first message
 
 from ottla.gateway.receiving.arrivals import readonly
 from ottla.wire.kernels.copying import UNFIT, copy_pieces
@@ -51,6 +52,12 @@ def binary(pieces: Pieces, data: Octets, constants: Octets = NO_BYTES) -> pa.Arr
     ends, content, nulls = _copied(pieces, data, constants)
     valid = pa.py_buffer(np.packbits(~nulls, bitorder="little")) if nulls.any() else None
     return pa.Array.from_buffers(pa.large_binary(), len(nulls), [valid, pa.py_buffer(ends), content])
+
+
+def whole_numbers(numbers: Numbers | npt.NDArray[np.int32]) -> pa.Array:
+    """Return numbers as a column. `pa.array` would import pandas first, if there is one."""
+    kind = pa.int32() if numbers.dtype == np.int32 else pa.int64()
+    return pa.Array.from_buffers(kind, len(numbers), [None, pa.py_buffer(np.ascontiguousarray(numbers))])
 
 
 def listed(counts: Numbers, names: pa.Array, values: pa.Array) -> pa.Array:

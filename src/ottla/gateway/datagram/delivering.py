@@ -19,6 +19,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from ottla.errors import OttlaError
+from ottla.gateway.assembling import whole_numbers
 from ottla.gateway.datagram.losses import Losses, is_bad_topic
 from ottla.gateway.datagram.partition_keys import chosen_partitions
 from ottla.gateway.intake import Loss
@@ -177,7 +178,7 @@ class Delivering:
             self._lose(batch, error)
 
     def _place(self, batch: Keyed, partitions: Partitions) -> None:
-        chosen = pa.array(chosen_partitions(batch.keys, partitions))
+        chosen = whole_numbers(chosen_partitions(batch.keys, partitions))
         self.deliver(batch.topic, batch.records.append_column("partition", chosen), batch.times)
 
     def _lose(self, batch: Keyed, error: OttlaError) -> None:

@@ -20,9 +20,11 @@ from ottla.gateway.datagram.discards import Discards
 from ottla.gateway.datagram.handling import Handling
 from ottla.gateway.datagram.losses import Losses
 from ottla.gateway.datagram.pages import Queue, Snapshot
+from ottla.gateway.datagram.reading import read_all
 from ottla.gateway.datagram.settings import DatagramSettings
 from ottla.gateway.intake import Intake
 from ottla.gateway.receiving import sockets
+from ottla.gateway.receiving.arrivals import of_messages
 from ottla.gateway.receiving.cutting import SizedCutting
 from ottla.gateway.receiving.datagrams import DatagramReceiver
 from ottla.gateway.receiving.streams import StreamReceiver
@@ -70,6 +72,8 @@ class DatagramListener:
             self.close()
             raise
         self._addresses = tuple(sockets.shown(receiver.socket) for receiver in self._receivers)
+        # Loads the kernels: the first message does not wait for them.
+        read_all(of_messages([b""], received_ms=0))
         self._delivering.start()
         for receiver in self._receivers:
             receiver.start()

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from ottla.gateway.assembling import Pieces, between, binary, listed
+from ottla.gateway.assembling import Pieces, between, binary, listed, whole_numbers
 from ottla.gateway.receiving.arrivals import Arrivals, readonly
 from ottla.wire.kernels import datagrams as k
 
@@ -69,7 +69,7 @@ def columns(arrivals: Arrivals, rows: Numbers) -> pa.RecordBatch:
     named: dict[str, pa.Array] = {
         "key": binary(between(rows[:, k.KEY], rows[:, k.KEY_STOP]), arrivals.data),
         "value": binary(between(rows[:, k.VALUE], rows[:, k.VALUE_STOP]), arrivals.data),
-        "timestamp": pa.array(times_of(rows, received_ms=arrivals.received_ms)),
+        "timestamp": whole_numbers(times_of(rows, received_ms=arrivals.received_ms)),
     }
     if rows[:, k.HEADER_COUNT].any():
         entries = _entries(arrivals, rows)

@@ -48,7 +48,8 @@ class DatagramReceiver:
         self._clock = clock
         slot_bytes = -(-(most_bytes + 1) // 64) * 64
         self._most_bytes = most_bytes
-        self._slots = Slots(max(2, min(_MOST_SLOTS, _SLOT_MEMORY // slot_bytes)), slot_bytes)
+        slots = max(2, min(_MOST_SLOTS, _SLOT_MEMORY // slot_bytes))
+        self._slots = Slots(slots, slot_bytes, family=sock.family)
         self._wakeup = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._is_draining = self._is_closing = False
         self._dropped = 0
@@ -108,12 +109,12 @@ class DatagramReceiver:
         if not filled:
             return 0
         until = time.monotonic() + self._linger
+        # A call takes all that is there: the next one comes after the next arrival.
         while filled < self._slots.count and not self._is_draining:
-            came = self._slots.receive(self.socket.fileno(), filled)
-            filled += came
             left = until - time.monotonic()
-            if left <= 0 or (not came and not self._poll.poll(left * 1000)):
+            if left <= 0 or not self._poll.poll(left * 1000):
                 break
+            filled += self._slots.receive(self.socket.fileno(), filled)
         return filled
 
     def _try_to_hand_over(self, count: int) -> None:
@@ -131,7 +132,7 @@ class DatagramReceiver:
         spans[:, 0] = slots.starts[:count]
         spans[:, 1] = spans[:, 0] + np.minimum(sizes, self._most_bytes)
         spans[:, 2] = np.where(cut | (sizes > self._most_bytes), TRUNCATED, WHOLE)
-        names, source_of = slots.sources(count, self.socket.family)
+        names, source_of = slots.sources(count)
         self._counts.add("received", count)
         self._counts.add("received_bytes", int(sizes.sum()))
         self._count_dropped(slots.overflows(count))

@@ -20,8 +20,9 @@ import numpy.typing as npt
 # struct mmsghdr on 64-bit Linux, as words: the last two are flags and the length, each 32 bits in 64.
 _NAME, _NAME_SIZE, _PIECES, _PIECE_COUNT, _CONTROL, _CONTROL_SIZE, _FLAGS, _LENGTH = range(8)
 _WORDS = 8
+_HEADER_BYTES = 8 * _WORDS
 _LOW = 0xFFFFFFFF
-_TRUNCATED = int(socket.MSG_TRUNC)
+_TRUNCATED, _DO_NOT_WAIT = int(socket.MSG_TRUNC), int(socket.MSG_DONTWAIT)
 _NAME_BYTES, _CONTROL_BYTES = 32, 64
 _NAME_WORDS = _NAME_BYTES // 8
 _OVERFLOWS = 40  # SO_RXQ_OVFL
@@ -33,7 +34,8 @@ _MAPPED = bytes(10) + b"\xff\xff"
 class Slots:
     """Memory for datagrams, and the headers that say so to the system."""
 
-    def __init__(self, slots: int, slot_bytes: int) -> None:
+    def __init__(self, slots: int, slot_bytes: int, *, family: int) -> None:
+        """Slots for a socket of this family: those of a unix socket have no senders and no control messages."""
         self.count = slots
         self.slot_bytes = slot_bytes
         self.data: npt.NDArray[np.uint8] = np.empty(slots * slot_bytes, np.uint8)
@@ -44,22 +46,30 @@ class Slots:
         self._pieces[:, 0] = self.data.ctypes.data + self.starts.astype(np.uint64)
         self._pieces[:, 1] = slot_bytes
         self._headers = np.zeros((slots, _WORDS), np.uint64)
-        self._headers[:, _NAME] = _addresses(self._names)
         self._headers[:, _PIECES] = _addresses(self._pieces)
         self._headers[:, _PIECE_COUNT] = 1
-        self._headers[:, _CONTROL] = _addresses(self._controls)
+        self._family = family
+        if family != socket.AF_UNIX:
+            self._headers[:, _NAME] = _addresses(self._names)
+            self._headers[:, _CONTROL] = _addresses(self._controls)
+        self._address = self._headers.ctypes.data
+        self._used = slots
+        """How many headers the system has written to."""
         self._receive: Any = ctypes.CDLL(None, use_errno=True).recvmmsg
         self._receive.argtypes = (ctypes.c_int, ctypes.c_void_p, ctypes.c_uint, ctypes.c_int, ctypes.c_void_p)
         self._texts: dict[bytes, str] = {}
 
     def receive(self, descriptor: int, first: int) -> int:
         """Receive what is there into the slots from `first` on. Returns how many came, 0 for none. Raises `OSError`."""
-        headers = self._headers[first:]
-        headers[:, _NAME_SIZE] = _NAME_BYTES
-        headers[:, _CONTROL_SIZE] = _CONTROL_BYTES
-        came = self._receive(descriptor, headers.ctypes.data, len(headers), socket.MSG_DONTWAIT, None)
+        if self._family != socket.AF_UNIX and first == 0:
+            self._headers[: self._used, _NAME_SIZE] = _NAME_BYTES
+            self._headers[: self._used, _CONTROL_SIZE] = _CONTROL_BYTES
+        came: int = self._receive(
+            descriptor, self._address + first * _HEADER_BYTES, self.count - first, _DO_NOT_WAIT, None
+        )
         if came >= 0:
-            return int(came)
+            self._used = first + came
+            return came
         number = ctypes.get_errno()
         if number in (errno.EAGAIN, errno.EINTR):
             return 0
@@ -75,6 +85,8 @@ class Slots:
 
     def overflows(self, count: int) -> int | None:
         """Return how many datagrams the system has dropped on this socket, up to the last one here. None: no word."""
+        if self._family == socket.AF_UNIX:
+            return None
         size = int(self._headers[count - 1, _CONTROL_SIZE])
         control = self._controls[count - 1, :size].tobytes()
         if len(control) < _CONTROL_HEADER.size + 4:
@@ -84,13 +96,13 @@ class Slots:
             return None
         return int.from_bytes(control[_CONTROL_HEADER.size :][:4], "little")
 
-    def sources(self, count: int, family: int) -> tuple[tuple[str, ...], npt.NDArray[np.int64]]:
+    def sources(self, count: int) -> tuple[tuple[str, ...], npt.NDArray[np.int64]]:
         """Return the addresses of the senders, each once, and which one each of the first datagrams has."""
         names = self._names[:count]
-        if family == socket.AF_INET:
+        if self._family == socket.AF_INET:
             words, index = np.unique(names[:, 0] >> np.uint64(32), return_inverse=True)
             packed = [int(word).to_bytes(4, "little") for word in words]
-        elif family == socket.AF_INET6:
+        elif self._family == socket.AF_INET6:
             octets = np.ascontiguousarray(names).view(np.uint8).reshape(count, _NAME_BYTES)[:, 8:24]
             found, index = np.unique(np.ascontiguousarray(octets).view("V16").ravel(), return_inverse=True)
             packed = [entry.tobytes() for entry in found]

@@ -16,7 +16,7 @@ from ottla.gateway.activation import adopt
 from ottla.gateway.counts import Count, Counts
 from ottla.gateway.intake import Intake
 from ottla.gateway.receiving import sockets
-from ottla.gateway.receiving.arrivals import Arrivals
+from ottla.gateway.receiving.arrivals import Arrivals, of_messages
 from ottla.gateway.receiving.cutting import SyslogCutting
 from ottla.gateway.receiving.datagrams import DatagramReceiver
 from ottla.gateway.receiving.streams import StreamReceiver
@@ -59,6 +59,8 @@ class SyslogListener:
             self.close()
             raise
         self._addresses = tuple(sockets.shown(receiver.socket) for receiver in self._receivers)
+        # Loads the kernels: the first message does not wait for them.
+        parse(of_messages([b""], received_ms=0), clock_at(0, None))
         for receiver in self._receivers:
             receiver.start()
 

@@ -12,7 +12,7 @@ from enum import Enum
 import numpy as np
 import pyarrow as pa
 
-from ottla.gateway.assembling import Constants, Pieces, binary, listed
+from ottla.gateway.assembling import NO_BYTES, Constants, Pieces, binary, listed, whole_numbers
 from ottla.gateway.receiving.arrivals import readonly
 from ottla.gateway.syslog import json_shape
 from ottla.gateway.syslog.parsing import APP, ERROR_NAMES, HOST, MSGID, PROCID, WHOLE, Numbers, Parsed
@@ -53,16 +53,14 @@ class Shaping:
         self._key = key
         self._host = host
         self._headers = [name for name in HEADERS if name in headers]
-        names = Constants([name.encode() for name in self._headers])
-        self._names = pa.array([name.encode() for name in self._headers], pa.large_binary())
-        self._name_sizes = names.sizes
+        self._names = Constants([name.encode() for name in self._headers])
         self._fixed = Constants([*(str(number).encode() for number in range(_PRIORITIES)), *_ERRORS])
 
     def batch(self, parsed: Parsed, rows: Numbers) -> tuple[pa.RecordBatch, tuple[float, float]]:
         """Return the records of some messages, and the first and last of their times in seconds."""
         sources = Constants([source.encode() for source in (*parsed.arrivals.sources, self._host)])
         times = times_of(parsed, rows)
-        named = {"value": self._values(parsed, rows), "timestamp": pa.array(times)}
+        named = {"value": self._values(parsed, rows), "timestamp": whole_numbers(times)}
         if self._key is not Key.NONE:
             named["key"] = self._keys(parsed, rows, sources)
         if self._headers:
@@ -95,7 +93,9 @@ class Shaping:
         is_there = sizes >= 0
         chosen = np.flatnonzero(is_there.ravel())
         values = binary(Pieces(starts[chosen], sizes.ravel()[chosen]), parsed.arrivals.data, constants)
-        names = self._names.take(pa.array(chosen % len(pieces)))
+        which = chosen % len(pieces)
+        places = Pieces(self._names.starts()[which], self._names.sizes[which])
+        names = binary(places, NO_BYTES, self._names.data)
         return listed(is_there.sum(1), names, values)
 
     def _header(self, name: str, parsed: Parsed, rows: Numbers, sources: Constants) -> Pieces:
