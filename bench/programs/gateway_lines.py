@@ -79,6 +79,8 @@ def _receive_only(request: dict[str, Any]) -> dict[str, float]:
 
 
 def _listen(request: dict[str, Any]) -> dict[str, float]:
+    import pyarrow as pa
+
     from ottla import Producer
     from ottla.gateway.datagram.listener import DatagramListener
     from ottla.gateway.datagram.settings import DatagramSettings
@@ -88,7 +90,8 @@ def _listen(request: dict[str, Any]) -> dict[str, float]:
 
     with Producer(request["bootstrap"]) as producer:
         intake = Intake(producer, has_spool=False)
-        producer.send(request["topic"], b"first").result(30)  # connects
+        first = pa.table({"value": [b"first"], "headers": [[{"key": "name", "value": b"value"}]]})
+        producer.send_table(request["topic"], first).result(30)  # connects, and loads what it needs
         listener: DatagramListener | SyslogListener
         if request["kind"] == "datagram":
             listener = DatagramListener(DatagramSettings(path=Path(request["path"])), intake)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import tomllib
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -18,12 +17,13 @@ from ottla.gateway.syslog.from_table import syslog_settings
 from ottla.gateway.syslog.rules import Rule
 from ottla.gateway.syslog.settings import SyslogSettings
 from ottla.gateway.syslog.shapes import Key, Shape
+from ottla.settings_table import Table
 
 _FOLDER = Path("/etc/ottla")
 
 
-def _table(text: str) -> dict[str, Any]:
-    return tomllib.loads(text)
+def _table(text: str) -> Table:
+    return Table(tomllib.loads(text), "[it]", _FOLDER)
 
 
 def test_a_table_of_the_socket() -> None:
@@ -36,7 +36,7 @@ def test_a_table_of_the_socket() -> None:
     samples = false
     connections = 5
     """
-    assert datagram_settings(_table(text), place="[socket]", folder=_FOLDER) == DatagramSettings(
+    assert datagram_settings(_table(text)) == DatagramSettings(
         path=Path("/run/ottla/gateway.sock"),
         stream_path=_FOLDER / "stream.sock",
         tcp=("127.0.0.1", 9091),
@@ -67,7 +67,7 @@ def test_a_table_of_syslog() -> None:
     topic = "auth"
     facility = ["auth", "authpriv"]
     """
-    assert syslog_settings(_table(text), place="[syslog]", folder=_FOLDER) == SyslogSettings(
+    assert syslog_settings(_table(text)) == SyslogSettings(
         topic="logs",
         udp=(("0.0.0.0", 514), ("::1", 514)),
         tls=(("0.0.0.0", 6514),),
@@ -95,13 +95,13 @@ def test_a_table_of_syslog() -> None:
         ("tcp = '0.0.0.0:1'", r"\[it\] is invalid: .*authentication"),
         ("mode = '0999'", r"\[it\] mode must be octal digits"),
         ("mode = 222", r"\[it\] mode must be a text"),
-        ("connections = true", r"\[it\] connections must be a whole number, got True"),
-        ("linger = -1", r"\[it\] is invalid: .*linger"),
+        ("connections = true", r"\[it\] connections must be a whole number, got true"),
+        ("linger = -1", r"\[it\] linger must be seconds from 0, got -1"),
     ],
 )
 def test_what_is_wrong_with_the_socket_is_named(text: str, error: str) -> None:
     with pytest.raises(ConfigError, match=error):
-        datagram_settings(_table(text), place="[it]", folder=_FOLDER)
+        datagram_settings(_table(text))
 
 
 @pytest.mark.parametrize(
@@ -119,4 +119,4 @@ def test_what_is_wrong_with_the_socket_is_named(text: str, error: str) -> None:
 )
 def test_what_is_wrong_with_syslog_is_named(text: str, error: str) -> None:
     with pytest.raises(ConfigError, match=error):
-        syslog_settings(_table(text), place="[it]", folder=_FOLDER)
+        syslog_settings(_table(text))

@@ -22,7 +22,7 @@ from ottla.gateway.receiving import sockets
 from ottla.gateway.receiving.cutting import Framing, SyslogCutting
 from ottla.gateway.receiving.datagrams import DatagramReceiver
 from ottla.gateway.receiving.streams import StreamLimits, StreamReceiver
-from ottla.gateway.receiving.tls import ServerTls, server_context
+from ottla.gateway.receiving.tls import ServerTls
 from ottla.wire.kernels.framing import CUT, DESYNCHRONISED, TRUNCATED, WHOLE
 
 from .recording import Recording
@@ -275,7 +275,8 @@ def server_tls(authority: trustme.CA, tmp_path_factory: pytest.TempPathFactory) 
     for blob in cert.cert_chain_pems:
         blob.write_to_path(folder / "cert.pem", append=True)
     authority.cert_pem.write_to_path(folder / "ca.pem")
-    return ServerTls(cert_file=folder / "cert.pem", key_file=folder / "key.pem", client_ca_file=folder / "ca.pem")
+    files = {"cert_file": folder / "cert.pem", "key_file": folder / "key.pem", "client_ca_file": folder / "ca.pem"}
+    return ServerTls(**files, needs_certificate=True)
 
 
 def _client(authority: trustme.CA, *, certificate: bool) -> ssl.SSLContext:
@@ -287,7 +288,7 @@ def _client(authority: trustme.CA, *, certificate: bool) -> ssl.SSLContext:
 
 
 def test_tls_with_a_client_certificate(stand: _Stand, authority: trustme.CA, server_tls: ServerTls) -> None:
-    receiver = stand.stream(tls=server_context(server_tls))
+    receiver = stand.stream(tls=server_tls.context())
     message = b"<1>" + b"x" * 900 + b"\n"
     with (
         _connected(receiver) as plain,
@@ -298,7 +299,7 @@ def test_tls_with_a_client_certificate(stand: _Stand, authority: trustme.CA, ser
 
 
 def test_a_client_without_a_certificate_is_refused(stand: _Stand, authority: trustme.CA, server_tls: ServerTls) -> None:
-    receiver = stand.stream(tls=server_context(server_tls))
+    receiver = stand.stream(tls=server_tls.context())
     context = _client(authority, certificate=False)
 
     def greet(plain: socket.socket) -> None:
@@ -313,7 +314,7 @@ def test_a_client_without_a_certificate_is_refused(stand: _Stand, authority: tru
 
 def test_a_client_that_does_not_greet_is_closed(stand: _Stand, server_tls: ServerTls) -> None:
     limits = StreamLimits(handshake_seconds=0.2)
-    receiver = stand.stream(tls=server_context(server_tls), limits=limits)
+    receiver = stand.stream(tls=server_tls.context(), limits=limits)
     with _connected(receiver) as silent, _connected(receiver) as rude:
         rude.sendall(b"<1>not TLS\n")
         silent.settimeout(30)
@@ -329,7 +330,7 @@ def test_a_wrong_certificate_is_one_clear_error(tmp_path: Path, server_tls: Serv
         ServerTls(cert_file=server_tls.cert_file, key_file=server_tls.key_file, client_ca_file=tmp_path / "none.pem"),
     ):
         with pytest.raises(ConfigError, match=r"cannot be used"):
-            server_context(tls)
+            tls.context()
 
 
 def test_a_receiver_that_never_started_can_be_closed(tmp_path: Path) -> None:

@@ -192,7 +192,10 @@ def test_tls_with_a_client_certificate(kafka: LocalCluster, tmp_path: Path) -> N
     cert.private_key_and_cert_chain_pem.write_to_path(tmp_path / "server.pem")
     authority.cert_pem.write_to_path(tmp_path / "ca.pem")
     server_tls = ServerTls(
-        cert_file=tmp_path / "server.pem", key_file=tmp_path / "server.pem", client_ca_file=tmp_path / "ca.pem"
+        cert_file=tmp_path / "server.pem",
+        key_file=tmp_path / "server.pem",
+        client_ca_file=tmp_path / "ca.pem",
+        needs_certificate=True,
     )
 
     def send(listener: SyslogListener) -> None:

@@ -15,7 +15,7 @@ from typing import Protocol
 
 import pyarrow as pa
 
-from ottla.errors import OttlaError
+from ottla.errors import KeptInSpool, OttlaError
 from ottla.produce.delivery import BulkDelivery
 from ottla.produce.producer import Producer
 
@@ -63,11 +63,8 @@ class Intake:
 
     def forget(
         self, topic: str, records: Sequence[Incoming] | pa.RecordBatch, times: tuple[float, float], *, lost: Loss
-    ) -> BulkDelivery | None:
-        """Hand over records without waiting. What cannot be taken, or fails later, goes to `lost`.
-
-        Returns the delivery, None if nothing was taken.
-        """
+    ) -> None:
+        """Hand over records without waiting. What cannot be taken, or fails later, goes to `lost`."""
         count = records.num_rows if isinstance(records, pa.RecordBatch) else len(records)
         try:
             if isinstance(records, pa.RecordBatch):
@@ -76,9 +73,12 @@ class Intake:
                 delivery = self.send(topic, records)
         except OttlaError as error:
             lost(topic, count - getattr(error, "accepted", 0), *times, error)
-            return None
+            return
+        self.watch(topic, delivery, times, lost=lost)
+
+    def watch(self, topic: str, delivery: BulkDelivery, times: tuple[float, float], *, lost: Loss) -> None:
+        """Count what of a delivery fails later. What stays in the spool has not failed."""
         delivery.add_done_callback(lambda done: _count_lost(done, topic, times, lost))
-        return delivery
 
     def persisted(self) -> Future[None]:
         """Return a future that is done when everything handed over before this call is on disk or acknowledged.
@@ -118,7 +118,7 @@ _HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 
 def _count_lost(delivery: BulkDelivery, topic: str, times: tuple[float, float], lost: Loss) -> None:
     for decided in delivery.outcomes(0):
-        if decided.error is not None:
+        if decided.error is not None and not isinstance(decided.error, KeptInSpool):
             lost(topic, len(decided.rows), *times, decided.error)
 
 

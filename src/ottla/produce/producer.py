@@ -302,17 +302,12 @@ class Producer:
 
         Raises the reason if they are not known within `timeout` seconds.
         """
-        known = self.known_partitions(topic)
-        if known is not None:
-            return known
-        metadata = self._cluster.topic(topic, deadline=Deadline.after(timeout))
-        return Partitions(len(metadata.partitions), tuple(p.index for p in metadata.partitions if p.leader >= 0))
-
-    def known_partitions(self, topic: str) -> Partitions | None:
-        """The partitions of a topic that was sent to, as known now; None if they are not. Asks no broker."""
         self._ensure_started(topic)
         used = self._sender.topic(topic)
-        return None if used is None else used.partitions
+        if used is not None and used.partitions is not None:
+            return used.partitions
+        metadata = self._cluster.topic(topic, deadline=Deadline.after(timeout))
+        return Partitions(len(metadata.partitions), tuple(p.index for p in metadata.partitions if p.leader >= 0))
 
     def transaction(self) -> Transaction:
         """Begin a transaction: `with producer.transaction() as tx`.

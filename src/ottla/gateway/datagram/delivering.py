@@ -31,12 +31,12 @@ _RETRY_SECONDS = 0.5
 
 
 class Hand(Protocol):
-    """How a batch gets to the producer: `Intake.forget`."""
+    """How a batch gets to the producer: `Handing`."""
 
     def __call__(
         self, topic: str, records: pa.RecordBatch, times: tuple[float, float], /, *, lost: Loss
-    ) -> BulkDelivery | None:
-        """Hand over a batch."""
+    ) -> list[tuple[BulkDelivery, int]]:
+        """Hand over a batch. Returns the deliveries of what was taken."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,22 +91,21 @@ class Delivering:
         """Hand over messages that may go anywhere."""
         count = records.num_rows
         self._losses.began(topic, count)
-        delivery = self._hand(topic, records, times, lost=self._losses.lost)
-        if delivery is None:
-            self._losses.ended(topic, count)
-        else:
-            delivery.add_done_callback(lambda _: self._losses.ended(topic, count))
+        taken = 0
+        for delivery, part in self._hand(topic, records, times, lost=self._losses.lost):
+            taken += part
+            delivery.add_done_callback(self._ended(topic, part))
+        self._losses.ended(topic, count - taken)
+
+    def _ended(self, topic: str, records: int) -> Callable[[BulkDelivery], None]:
+        return lambda _: self._losses.ended(topic, records)
 
     def deliver_keyed(
         self, topic: str, records: pa.RecordBatch, times: tuple[float, float], *, keys: npt.NDArray[np.int64]
     ) -> None:
         """Hand over messages with partition keys, or hold them until the partitions are known."""
         batch = Keyed(topic, records, keys, times, self._clock())
-        try:
-            partitions = self._known(topic)
-        except OttlaError as error:
-            self._lose(batch, error)
-            return
+        partitions = self._known(topic)
         with self._changed:
             must_wait = partitions is None or topic in self._held
             is_held = must_wait and not self._is_closing and self._bytes + records.nbytes <= self._most_bytes

@@ -2,47 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from pathlib import Path
-from typing import Any
-
-from ottla.errors import OttlaError
 from ottla.gateway.datagram.settings import DatagramSettings
-from ottla.gateway.given import Given, without_missing
 from ottla.gateway.receiving.streams import StreamLimits
+from ottla.gateway.table_values import addresses, flag, linger, mode, whole, without_missing
+from ottla.settings_table import Table
+
+_KEYS = (
+    *("path", "stream_path", "tcp", "mode", "datagram_bytes", "message_bytes", "record_bytes", "linger"),
+    *("report_seconds", "reports", "samples", "held_bytes", "held_seconds", "full_seconds"),
+    *("connections", "pending_bytes", "idle_seconds"),
+)
 
 
-def datagram_settings(table: Mapping[str, Any], *, place: str, folder: Path) -> DatagramSettings:
-    """Return the settings of a table. `place` is for errors, relative paths are relative to `folder`.
-
-    Raises `ConfigError`.
-    """
-    given = Given(table, place, folder=folder)
-    tcp = given.addresses("tcp")
-    if tcp is not None and len(tcp) != 1:
-        given.fail("tcp must be one HOST:PORT")
-    values = {
-        "path": given.path("path"),
-        "stream_path": given.path("stream_path"),
-        "tcp": None if tcp is None else tcp[0],
-        "mode": given.mode("mode"),
-        "datagram_bytes": given.whole("datagram_bytes"),
-        "message_bytes": given.whole("message_bytes"),
-        "record_bytes": given.whole("record_bytes"),
-        "linger": given.seconds("linger"),
-        "report_seconds": given.whole("report_seconds"),
-        "reports": given.whole("reports"),
-        "samples": given.flag("samples"),
-        "held_bytes": given.whole("held_bytes"),
-        "held_seconds": given.seconds("held_seconds"),
-    }
-    limits = {
-        "connections": given.whole("connections"),
-        "pending_bytes": given.whole("pending_bytes"),
-        "idle_seconds": given.seconds("idle_seconds"),
-    }
-    given.refuse_others()
-    try:
-        return DatagramSettings(**without_missing(values), streams=StreamLimits(**without_missing(limits)))
-    except OttlaError as error:
-        given.fail(f"is invalid: {error}")
+def datagram_settings(table: Table) -> DatagramSettings:
+    """Return the settings of a table. Raises `ConfigError`."""
+    table.refuse_unknown(_KEYS)
+    tcp = addresses(table, "tcp")
+    if len(tcp) > 1:
+        table.fail("tcp must be one HOST:PORT")
+    limits = without_missing(
+        connections=whole(table, "connections"),
+        pending_bytes=whole(table, "pending_bytes"),
+        idle_seconds=table.seconds("idle_seconds"),
+    )
+    values = without_missing(
+        path=table.path("path"),
+        stream_path=table.path("stream_path"),
+        tcp=tcp[0] if tcp else None,
+        mode=mode(table),
+        datagram_bytes=whole(table, "datagram_bytes"),
+        message_bytes=whole(table, "message_bytes"),
+        record_bytes=whole(table, "record_bytes"),
+        linger=linger(table),
+        report_seconds=whole(table, "report_seconds"),
+        reports=whole(table, "reports"),
+        samples=flag(table, "samples"),
+        held_bytes=whole(table, "held_bytes"),
+        held_seconds=table.seconds("held_seconds"),
+        full_seconds=table.seconds("full_seconds"),
+    )
+    return table.checked(lambda: DatagramSettings(**values, streams=StreamLimits(**limits)))

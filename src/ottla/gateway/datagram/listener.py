@@ -12,7 +12,7 @@ from collections.abc import Callable
 from copy import deepcopy
 
 from ottla._version import VERSION
-from ottla.errors import ConfigError
+from ottla.errors import ConfigError, OttlaError
 from ottla.gateway.activation import adopt
 from ottla.gateway.counts import Count, Counts
 from ottla.gateway.datagram.delivering import Delivering
@@ -22,12 +22,14 @@ from ottla.gateway.datagram.losses import Losses
 from ottla.gateway.datagram.pages import Queue, Snapshot
 from ottla.gateway.datagram.reading import read_all
 from ottla.gateway.datagram.settings import DatagramSettings
+from ottla.gateway.handing import Handing
 from ottla.gateway.intake import Intake
 from ottla.gateway.receiving import sockets
 from ottla.gateway.receiving.arrivals import of_messages
 from ottla.gateway.receiving.cutting import SizedCutting
 from ottla.gateway.receiving.datagrams import DatagramReceiver
 from ottla.gateway.receiving.streams import StreamReceiver
+from ottla.produce.route import Partitions
 
 _LEAST_BYTES = 8
 _WHAT = "the socket in dory's format"
@@ -46,11 +48,12 @@ class DatagramListener:
         )
         self._losses = Losses(discards, self._counts, clock=clock)
         self._intake = intake
+        self._handing = Handing(intake, full_seconds=settings.full_seconds)
         self._delivering = Delivering(
-            intake.forget,
+            self._handing,
             self._losses,
-            known=intake.producer.known_partitions,
-            look_up=lambda topic, seconds: intake.producer.partitions(topic, timeout=seconds),
+            known=self._known_partitions,
+            look_up=self._look_up,
             held_bytes=settings.held_bytes,
             held_seconds=settings.held_seconds,
         )
@@ -91,7 +94,7 @@ class DatagramListener:
         """Read what has arrived and hand it over. Returns whether that was done in time."""
         until = time.monotonic() + timeout
         self.stop_accepting()
-        # All are told before any is waited for.
+        # All begin to end before any is waited for.
         done = [receiver.drain(0) for receiver in self._receivers]
         done = [receiver.drain(max(0.0, until - time.monotonic())) for receiver in self._receivers]
         return self._delivering.drain(max(0.0, until - time.monotonic())) and all(done)
@@ -102,6 +105,7 @@ class DatagramListener:
             return
         self._is_closed = True
         self.stop_accepting()
+        self._handing.close()
         for receiver in self._receivers:
             receiver.close()
         self._delivering.close()
@@ -133,6 +137,17 @@ class DatagramListener:
             queues=queues,
             new=self._delivering.held,
         )
+
+    def _look_up(self, topic: str, seconds: float) -> Partitions:
+        """Return the partitions of a topic. Raises `OttlaError` if they are not known in time."""
+        return self._intake.producer.partitions(topic, timeout=seconds)
+
+    def _known_partitions(self, topic: str) -> Partitions | None:
+        """Return the partitions of a topic, None if they are not known now, for whatever reason."""
+        try:
+            return self._look_up(topic, 0.0)
+        except OttlaError:
+            return None
 
     def _open(self) -> None:
         settings = self._settings

@@ -73,9 +73,9 @@ class Losses:
     def ended(self, topic: str, records: int) -> None:
         """Count records that have their outcome."""
         with self._lock:
-            self._under_way[topic] -= records
-            if not self._under_way[topic]:
-                del self._under_way[topic]
+            left = self._under_way.pop(topic, 0) - records
+            if left > 0:
+                self._under_way[topic] = left
 
 
 def is_bad_topic(why: BaseException | None) -> bool:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from ottla.config import check_seconds, check_whole
 from ottla.errors import ConfigError
+from ottla.gateway.handing import FULL_SECONDS
 from ottla.gateway.receiving.datagrams import LINGER
 from ottla.gateway.receiving.streams import StreamLimits
 
@@ -45,6 +46,8 @@ class DatagramSettings:
     held_bytes: int = 64 << 20
     """Messages with a partition key that wait for the partitions of their topic."""
     held_seconds: float = 60.0
+    full_seconds: float = FULL_SECONDS
+    """How long senders wait while the producer has no room. Then messages are discarded and counted."""
     streams: StreamLimits = field(default_factory=StreamLimits)
 
     def __post_init__(self) -> None:
@@ -62,6 +65,7 @@ class DatagramSettings:
         check_whole("mode", self.mode, lowest=0, highest=0o777)
         check_seconds("DatagramSettings", "linger", self.linger, lowest=0.0)
         check_seconds("DatagramSettings", "held_seconds", self.held_seconds, lowest=0.0)
+        check_seconds("DatagramSettings", "full_seconds", self.full_seconds, lowest=0.0)
 
 
 def _is_loopback(host: str) -> bool:

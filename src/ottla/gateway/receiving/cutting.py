@@ -20,7 +20,7 @@ _MOST_FRAME_BYTES = 9_999_999
 
 
 class Framing(IntEnum):
-    """How syslog messages on a connection are told apart."""
+    """How syslog messages on a connection are distinguished."""
 
     DETECT = k.DETECT
     """Frame by frame: a digit begins a count, anything else a line."""

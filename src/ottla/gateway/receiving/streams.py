@@ -1,7 +1,7 @@
 """A thread that accepts connections, cuts what they send into messages and hands over those of all connections at once.
 
 It answers nothing. A connection that stalls costs its place and the bytes of one message. TLS is part of it: its
-handshake has a deadline. How messages are told apart is for the `Cutter` of a connection; what they mean is for the
+handshake has a deadline. Where a message ends is for the `Cutter` of a connection; what they mean is for the
 handler.
 """
 
@@ -295,8 +295,8 @@ class StreamReceiver:
             except (BlockingIOError, InterruptedError, ssl.SSLWantReadError):
                 break
             except ssl.SSLWantWriteError:
-                self._epoll.modify(connection.sock, _READ | _WRITE)
-                break
+                self._end(connection, "tls")  # it asks for answers and does not read them
+                return
             except OSError:
                 self._end(connection, "lost")
                 return

@@ -14,13 +14,13 @@ import numpy as np
 from ottla.errors import ConfigError, OttlaError
 from ottla.gateway.activation import adopt
 from ottla.gateway.counts import Count, Counts
+from ottla.gateway.handing import Handing
 from ottla.gateway.intake import Intake
 from ottla.gateway.receiving import sockets
 from ottla.gateway.receiving.arrivals import Arrivals, of_messages
 from ottla.gateway.receiving.cutting import SyslogCutting
 from ottla.gateway.receiving.datagrams import DatagramReceiver
 from ottla.gateway.receiving.streams import StreamReceiver
-from ottla.gateway.receiving.tls import server_context
 from ottla.gateway.syslog.clock import clock_at, zone_named
 from ottla.gateway.syslog.parsing import ERROR_NAMES, parse
 from ottla.gateway.syslog.rules import Topics
@@ -38,7 +38,7 @@ class SyslogListener:
 
     def __init__(self, settings: SyslogSettings, intake: Intake, *, clock: Callable[[], float] = time.time) -> None:
         self._settings = settings
-        self._intake = intake
+        self._handing = Handing(intake, full_seconds=settings.full_seconds)
         self._clock = clock
         self._counts = Counts("received", "received_bytes", "messages", "dropped_by_system", "lost")
         self._receivers: list[DatagramReceiver | StreamReceiver] = []
@@ -77,7 +77,7 @@ class SyslogListener:
         """Read what has arrived and hand it over. Returns whether that was done in time."""
         until = time.monotonic() + timeout
         self.stop_accepting()
-        for receiver in self._receivers:  # all are told before any is waited for
+        for receiver in self._receivers:  # all begin to end before any is waited for
             receiver.drain(0)
         done = [receiver.drain(max(0.0, until - time.monotonic())) for receiver in self._receivers]
         return all(done)
@@ -88,6 +88,7 @@ class SyslogListener:
             return
         self._is_closed = True
         self.stop_accepting()
+        self._handing.close()
         for receiver in self._receivers:
             receiver.close()
 
@@ -136,7 +137,7 @@ class SyslogListener:
     def _add_datagrams(self, sock: socket.socket) -> None:
         receiver = DatagramReceiver(
             sock,
-            SyslogHandling(self._settings, self._intake, self._counts),
+            SyslogHandling(self._settings, self._handing, self._counts),
             counts=self._counts,
             most_bytes=self._settings.datagram_bytes,
             linger=self._settings.linger,
@@ -146,10 +147,10 @@ class SyslogListener:
 
     def _add_stream(self, sock: socket.socket, *, is_tls: bool = False) -> None:
         settings = self._settings
-        tls = server_context(settings.server_tls) if is_tls and settings.server_tls is not None else None
+        tls = settings.server_tls.context() if is_tls and settings.server_tls is not None else None
         receiver = StreamReceiver(
             sock,
-            SyslogHandling(settings, self._intake, self._counts),
+            SyslogHandling(settings, self._handing, self._counts),
             cutter=SyslogCutting(settings.framing, most_bytes=settings.frame_bytes),
             counts=self._counts,
             limits=settings.streams,
@@ -163,11 +164,11 @@ class SyslogListener:
 class SyslogHandling:
     """Makes records of messages that arrived together, and hands them over by topic. One for each receiver's thread."""
 
-    def __init__(self, settings: SyslogSettings, intake: Intake, counts: Counts) -> None:
+    def __init__(self, settings: SyslogSettings, handing: Handing, counts: Counts) -> None:
         self._topics = Topics(settings.rules, default=settings.topic)
         self._shaping = Shaping(settings.shape, settings.key, headers=settings.headers, host=settings.host)
         self._zone = zone_named(settings.timezone)
-        self._intake = intake
+        self._handing = handing
         self._counts = counts
         self._clock = clock_at(0, self._zone)
 
@@ -187,7 +188,7 @@ class SyslogHandling:
             rows = np.flatnonzero(chosen == number)
             records, times = self._shaping.batch(parsed, rows)
             self._counts.add("messages", len(rows), topic=topic)
-            self._intake.forget(topic, records, times, lost=self._lost)
+            self._handing(topic, records, times, lost=self._lost)
 
     def _clock_of(self, now_ms: int) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
         if abs(now_ms - int(self._clock[k.NOW])) > _CLOCK_MS:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from ottla.config import check_kind, check_seconds, check_whole
 from ottla.errors import ConfigError
+from ottla.gateway.handing import FULL_SECONDS
 from ottla.gateway.receiving.cutting import Framing
 from ottla.gateway.receiving.datagrams import LINGER
 from ottla.gateway.receiving.sockets import RECEIVE_BUFFER_BYTES
@@ -58,6 +59,8 @@ class SyslogSettings:
     timezone: str = LOCAL
     """The zone of times without one."""
     linger: float = LINGER
+    full_seconds: float = FULL_SECONDS
+    """How long receiving waits while the producer has no room. Then messages are lost and counted."""
     reuse_port: bool = False
     receive_buffer_bytes: int = RECEIVE_BUFFER_BYTES
     streams: StreamLimits = field(default_factory=StreamLimits)
@@ -82,6 +85,7 @@ class SyslogSettings:
             )
         check_whole("receive_buffer_bytes", self.receive_buffer_bytes, lowest=1 << 12, highest=1 << 31)
         check_seconds("SyslogSettings", "linger", self.linger, lowest=0.0)
+        check_seconds("SyslogSettings", "full_seconds", self.full_seconds, lowest=0.0)
         for name in self.headers:
             if name not in HEADERS:
                 raise ConfigError(f"{name!r} is no header of a syslog record; accepted are {', '.join(HEADERS)}")

@@ -21,7 +21,7 @@ WHOLE, TRUNCATED, CUT, DESYNCHRONISED = range(4)
 POSITION, SPANS, SKIP, SCANNED, COUNTED = range(5)
 STATE_FIELDS = 5
 
-# How frames are told apart.
+# How frames are distinguished.
 DETECT, COUNT_ONLY, LINES_ONLY = range(3)
 
 # Return codes.
