@@ -23,6 +23,7 @@ BREAKING = frozenset(
         "tests/faults/test_brokers.py",
         "tests/fetch/test_broken_brokers.py",
         "tests/gateway/test_deaths.py",
+        "tests/gateway/test_gateway_outage.py",
         "tests/jobs/test_archive_real.py",
         "tests/mirror/test_kills.py",
         "tests/mirror/test_unclean.py",

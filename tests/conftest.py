@@ -63,6 +63,7 @@ _TOGETHER = {
     **{f"tests/spark/test_{name}.py": "a Spark session" for name in _ONE_SESSION},
     "tests/fuzz/test_fuzz_wire.py": "kernels that check bounds",
     "tests/wire/test_kernels.py": "kernels that check bounds",
+    "tests/gateway/test_parser_fuzz.py": "kernels that check bounds",
     "tests/produce/test_route.py": "kernels that check bounds",
 }
 

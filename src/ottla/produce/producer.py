@@ -288,7 +288,7 @@ class Producer:
 
         Raises `InputError` for a wrong key, and the reason if the partitions are not known within `timeout` seconds.
         """
-        partitions = self._partitions(topic, timeout)
+        partitions = self.partitions(topic, timeout=timeout)
         router = self._topics.router(topic)
         key_bytes = checks.payload("key", key)
         if router.partitioner is not None:
@@ -296,6 +296,18 @@ class Producer:
             if chosen >= 0:
                 return chosen
         return router.next_partition(key_bytes, partitions=partitions)
+
+    def partitions(self, topic: str, *, timeout: float = 60.0) -> Partitions:
+        """The partitions of a topic, and which of them have a leader, looked up if they are not known.
+
+        Raises the reason if they are not known within `timeout` seconds.
+        """
+        self._ensure_started(topic)
+        used = self._sender.topic(topic)
+        if used is not None and used.partitions is not None:
+            return used.partitions
+        metadata = self._cluster.topic(topic, deadline=Deadline.after(timeout))
+        return Partitions(len(metadata.partitions), tuple(p.index for p in metadata.partitions if p.leader >= 0))
 
     def transaction(self) -> Transaction:
         """Begin a transaction: `with producer.transaction() as tx`.
@@ -438,7 +450,7 @@ class Producer:
             return self._oversize(settings, Oversize(topic, key_bytes, value_bytes, size, settings.max_record_bytes))
         number = checks.partition(partition)
         if settings.partitioner is not None and number < 0:
-            partitions = self._partitions(topic, self._budget.buffering.wait)
+            partitions = self.partitions(topic, timeout=self._budget.buffering.wait)
             number = self._topics.router(topic).custom_one(key_bytes, value_bytes, partitions.count)
         timestamp_ms = checks.milliseconds(timestamp)
         if self._fast_path is not None and pairs is None and timestamp_ms < 0 and number < 0 and size <= MOST_BYTES:
@@ -471,7 +483,7 @@ class Producer:
         self, topic: str, keys: pa.Array | None, values: pa.Array, explicit: npt.NDArray[np.int32] | None
     ) -> npt.NDArray[np.int32]:
         """Ask the topic's partitioner, in the caller's thread, so that its errors are raised by the call."""
-        partitions = self._partitions(topic, self._budget.buffering.wait)
+        partitions = self.partitions(topic, timeout=self._budget.buffering.wait)
         router = self._topics.router(topic)
         return router.custom(keys, values, partitions.count, explicit=explicit)
 
@@ -548,18 +560,6 @@ class Producer:
         self._started = True  # only now: if interrupted before this, the next call starts it again
         if self._closed:
             raise OttlaError("this producer was closed")
-
-    def _partitions(self, topic: str, timeout: float) -> Partitions:
-        """The partitions of a topic, looked up if they are not known.
-
-        Raises the reason if that takes longer than `timeout`.
-        """
-        self._ensure_started(topic)
-        known = self._sender.topic(topic)
-        if known is not None and known.partitions is not None:
-            return known.partitions
-        metadata = self._cluster.topic(topic, deadline=Deadline.after(timeout))
-        return Partitions(len(metadata.partitions), tuple(p.index for p in metadata.partitions if p.leader >= 0))
 
     def _check_open(self) -> None:
         """Raises if no record can be accepted: closed, forked, spool full or failed, no transaction open."""

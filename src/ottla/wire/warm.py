@@ -13,8 +13,9 @@ from ottla.wire.columns import from_arrow, from_list
 from ottla.wire.decode import Decoder
 from ottla.wire.draft import Draft
 from ottla.wire.encode import BatchLimits, encode
-from ottla.wire.kernels import loading
+from ottla.wire.kernels import datagrams, framing, loading, syslog
 from ottla.wire.kernels.calling import KERNELS
+from ottla.wire.kernels.copying import copy_pieces
 from ottla.wire.measure import Measurer
 from ottla.wire.partitioning import OPEN, hash_partitions, murmur2
 from ottla.wire.restamp import restamp
@@ -47,6 +48,23 @@ def warm() -> None:
             for _ in Decoder(fingerprint=True).decode(split(data)):
                 pass
             Measurer(1).measure(split(data))
+    _warm_gateway()
+
+
+def _warm_gateway() -> None:
+    """Cut, read and copy nothing at all."""
+    data, numbers = np.zeros(0, np.uint8), np.zeros(1, np.int64)
+    spans, clock = np.zeros((0, framing.SPAN_FIELDS), np.int64), np.zeros(syslog.CLOCK_FIELDS, np.int64)
+    messages = np.zeros((0, datagrams.ROW_FIELDS), np.int64)
+    for array in (data, numbers, clock):
+        array.flags.writeable = False
+    state = np.zeros(framing.STATE_FIELDS, np.int64)
+    framing.frame_syslog(data, framing.DETECT, 1, spans, state)
+    framing.frame_sized(data, 1, 1, spans, state)
+    syslog.parse_syslog(data, spans, clock, np.zeros((0, syslog.ROW_FIELDS), np.int64))
+    datagrams.read_datagrams(data, spans, messages, np.zeros((0, datagrams.TOPIC_FIELDS), np.int64), state)
+    datagrams.find_headers(data, messages, np.zeros((0, 4), np.int64))
+    copy_pieces(data, data, numbers[:0], numbers, np.zeros(0, np.uint8))
 
 
 def main() -> None:
