@@ -23,7 +23,7 @@ from ottla.admin.movement import running_reassignments
 from ottla.admin.reassignments import reassign
 from ottla.cluster import LocalCluster
 from ottla.model import TopicPartition
-from ottla.operations.moves import RunFiles, read_plan
+from ottla.operations.moves import Move, Plan, RunFiles, read_plan
 from ottla.operations.moves.leftovers import Found, clear_leftovers, find_throttles
 from ottla.operations.moves.plan_file import write_plan
 
@@ -332,6 +332,26 @@ def test_throttles_left_behind_are_cleared_and_those_of_people_stay(brokers: Loc
         cleared = _run(brokers, "throttles", "clear", "--yes")
         assert cleared.stdout.endswith("removed throttled replicas of 1 topic\n")
         assert list(_throttles(admin).rows()) == [("topic chosen", leader, "*", "all replicas: set by a person, stays")]
+
+
+def test_a_partition_that_somebody_else_changes_in_the_middle_is_left_alone(
+    brokers: LocalCluster, admin: Admin, tmp_path: Path
+) -> None:
+    with _topic(admin, "changed", [[1, 2]] * 7, size_bytes=400 * KB):
+        path = tmp_path / "move.json"
+        moves = tuple(Move(TopicPartition("changed", at), (1, 2), (3, 2), 400 * KB + at) for at in range(7))
+        write_plan(path, Plan(admin.cluster.metadata(()).cluster_id or "", moves))
+        command = ("reassign", "run", str(path), "--yes", "--json", "--bootstrap", brokers.bootstrap)
+        with program(*command, "--throttle", "150kB/s") as process:
+            _await_moving(admin, process)
+            # Five move at a time: the last two wait. One gets a third replica, the other old and new ones together.
+            more = {TopicPartition("changed", 6): (1, 2, 4), TopicPartition("changed", 5): (1, 2, 3)}
+            assert not reassign(admin.cluster, more, deadline=admin.cluster.deadline())
+            code, out, err = _end(process)
+        assert (code, json.loads(out)["as_planned"]) == (1, 5)
+        assert "changed-6 stays as it is: somebody else has given it the replicas 1,2,4" in err
+        assert _replicas(admin, "changed")[5:] == [(1, 2, 3), (1, 2, 4)]
+        assert not list(_throttles(admin).rows())
 
 
 def test_a_run_is_refused_where_it_must_not_be(brokers: LocalCluster, admin: Admin, tmp_path: Path) -> None:

@@ -153,6 +153,24 @@ def test_the_stage_of_each_partition_is_known() -> None:
     assert stale.stages[_tp(0)] is Stage.MOVING  # it has arrived, and this broker does not know yet
 
 
+@pytest.mark.parametrize("replicas", [(1, 2, 4), (4,), (1, 2, 3, 4)])
+def test_a_partition_that_somebody_else_changed_stays_as_it_is(replicas: tuple[int, ...]) -> None:
+    """Its old target could take away a replica that somebody has just added."""
+    view = view_of(PLAN, _metadata(Partition(0, replicas[0], replicas=replicas)), [], min_in_sync={})
+    assert view.stages[_tp(0)] is Stage.CHANGED
+    assert _tp(0) not in left_bytes(PLAN, view, {})
+
+
+def test_old_and_new_replicas_together_are_no_move_for_ever() -> None:
+    both = _metadata(Partition(0, 2, replicas=(1, 2, 3)))
+    view = view_of(PLAN, both, [], min_in_sync={})
+    assert (view.stages[_tp(0)], view.ending) == (Stage.MOVING, frozenset({_tp(0)}))
+    settled = view_of(PLAN, both, [], min_in_sync={}, settled={_tp(0)})
+    assert (settled.stages[_tp(0)], settled.ending) == (Stage.CHANGED, frozenset())
+    running = [Reassignment(_tp(0), (3, 2, 1), (3,), (1,))]
+    assert view_of(PLAN, both, running, min_in_sync={}, settled={_tp(0)}).stages[_tp(0)] is Stage.MOVING
+
+
 def test_throttled_replicas_of_others_stay_and_so_does_a_star() -> None:
     moves = throttled_by([*PLAN.moves, _move(2, (1, 2), (2, 1))])
     assert moves == {"clicks": Throttled(frozenset({(0, 1), (0, 2), (1, 1), (1, 2)}), frozenset({(0, 3), (1, 3)}))}

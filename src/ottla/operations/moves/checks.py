@@ -48,6 +48,11 @@ def owned(plan: Plan, running: Collection[Reassignment]) -> dict[TopicPartition,
     return {each.partition: each for each in running if set(after.get(each.partition, ())) == target_of(each)}
 
 
+def is_between(move: Move, replicas: Collection[int]) -> bool:
+    """Whether a partition has exactly the old and the new replicas, as it does while it moves."""
+    return bool(move.added and move.removed) and set(replicas) == {*move.before, *move.after}
+
+
 def target_of(running: Reassignment) -> set[int]:
     """Return the brokers that a partition will have."""
     return set(running.replicas) - set(running.removing)

@@ -32,6 +32,8 @@ from ottla.operations.moves.values import Plan
 _CLEANING_SECONDS = 60.0
 _STUCK_SECONDS = 90.0
 _ELECTION_SECONDS = 30.0
+_SETTLING_SECONDS = 20.0
+"""How long brokers may take to learn that a move has ended."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,6 +115,8 @@ class _Run:
         self._is_held = False
         """Whether partitions elsewhere have too few in-sync replicas for more to begin."""
         self._stuck_told = False
+        self._ending_since: dict[TopicPartition, float] = {}
+        self._changed_told: set[TopicPartition] = set()
 
     def run(self) -> Receipt:
         """Carry out the plan."""
@@ -169,7 +173,13 @@ class _Run:
         deadline = self._deadline()
         running = running_reassignments(self._cluster, deadline=deadline)
         metadata = self._cluster.metadata({tp.topic for tp in self._moves}, deadline=deadline)
-        return view_of(self._plan, metadata, running, min_in_sync=self._min_in_sync), metadata
+        view = view_of(self._plan, metadata, running, min_in_sync=self._min_in_sync)
+        now = time.monotonic()
+        self._ending_since = {tp: self._ending_since.get(tp, now) for tp in view.ending}
+        settled = {tp for tp, since in self._ending_since.items() if now - since >= _SETTLING_SECONDS}
+        if settled:  # no move leaves old and new replicas for so long: somebody wants both
+            view = view_of(self._plan, metadata, running, min_in_sync=self._min_in_sync, settled=settled)
+        return view, metadata
 
     def _adopt(self, view: View) -> None:
         """Throttle what a run before this one began, and nothing else."""
@@ -182,6 +192,7 @@ class _Run:
             control = self._files.control()
             view, metadata = self._look()
             self._note_lost(view, metadata)
+            self._note_changed(view, metadata)
             self._release(view)
             if control.is_cancelled:
                 self._tell("cancelling: partitions that move go back to their old replicas")
@@ -323,6 +334,14 @@ class _Run:
             del self._lost_since[broker]
             if broker in metadata.brokers:
                 self._tell(f"broker {broker} is back")
+
+    def _note_changed(self, view: View, metadata: Metadata) -> None:
+        changed = view.having(Stage.CHANGED)
+        for tp in sorted(changed - self._changed_told):
+            partition = partition_of(metadata, tp)
+            replicas = ",".join(map(str, partition.replicas)) if partition is not None else ""
+            self._tell(f"{tp} stays as it is: somebody else has given it the replicas {replicas}")
+        self._changed_told = changed
 
     def _give_back(self, partitions: Collection[TopicPartition]) -> None:
         """Move partitions back to their old replicas, in the old order, and wait until they have arrived."""
