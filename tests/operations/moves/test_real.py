@@ -334,7 +334,7 @@ def test_throttles_left_behind_are_cleared_and_those_of_people_stay(brokers: Loc
         assert list(_throttles(admin).rows()) == [("topic chosen", leader, "*", "all replicas: set by a person, stays")]
 
 
-def test_a_partition_that_somebody_else_changes_in_the_middle_is_left_alone(
+def test_a_partition_that_another_program_changes_in_the_middle_is_left_alone(
     brokers: LocalCluster, admin: Admin, tmp_path: Path
 ) -> None:
     with _topic(admin, "changed", [[1, 2]] * 7, size_bytes=400 * KB):
@@ -349,7 +349,7 @@ def test_a_partition_that_somebody_else_changes_in_the_middle_is_left_alone(
             assert not reassign(admin.cluster, more, deadline=admin.cluster.deadline())
             code, out, err = _end(process)
         assert (code, json.loads(out)["as_planned"]) == (1, 5)
-        assert "changed-6 stays as it is: somebody else has given it the replicas 1,2,4" in err
+        assert "changed-6 stays as it is: another program has given it the replicas 1,2,4" in err
         assert _replicas(admin, "changed")[5:] == [(1, 2, 3), (1, 2, 4)]
         assert not list(_throttles(admin).rows())
 

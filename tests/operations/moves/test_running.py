@@ -16,7 +16,7 @@ from ottla.errors import InputError
 from ottla.model import TopicPartition
 from ottla.net.metadata import Broker, Metadata, Partition, Topic
 from ottla.operations.moves import Control, Plan, RunFiles, read_plan, write_plan
-from ottla.operations.moves.checks import obstacles
+from ottla.operations.moves.checks import are_ending, obstacles, with_ended
 from ottla.operations.moves.leftovers import judge
 from ottla.operations.moves.pacing import FLOOR, Limits, Signs, next_moves, next_rate, seconds_left
 from ottla.operations.moves.preview import preview
@@ -154,8 +154,8 @@ def test_the_stage_of_each_partition_is_known() -> None:
 
 
 @pytest.mark.parametrize("replicas", [(1, 2, 4), (4,), (1, 2, 3, 4)])
-def test_a_partition_that_somebody_else_changed_stays_as_it_is(replicas: tuple[int, ...]) -> None:
-    """Its old target could take away a replica that somebody has just added."""
+def test_a_partition_that_another_program_changed_stays_as_it_is(replicas: tuple[int, ...]) -> None:
+    """Its old target could take away a replica that another program has just added."""
     view = view_of(PLAN, _metadata(Partition(0, replicas[0], replicas=replicas)), [], min_in_sync={})
     assert view.stages[_tp(0)] is Stage.CHANGED
     assert _tp(0) not in left_bytes(PLAN, view, {})
@@ -169,6 +169,17 @@ def test_old_and_new_replicas_together_are_no_move_for_ever() -> None:
     assert (settled.stages[_tp(0)], settled.ending) == (Stage.CHANGED, frozenset())
     running = [Reassignment(_tp(0), (3, 2, 1), (3,), (1,))]
     assert view_of(PLAN, both, running, min_in_sync={}, settled={_tp(0)}).stages[_tp(0)] is Stage.MOVING
+
+
+def test_a_move_that_ends_during_the_checks_is_no_obstacle() -> None:
+    running = (Reassignment(_tp(0), (3, 2, 1), (3,), (1,)), Reassignment(_tp(1), (9, 8), (9,), (8,)))
+    assert with_ended(PLAN, running, ()) == running[:1]  # of others, only what still runs is in the way
+    assert with_ended(PLAN, running, running) == running
+    both = Survey(layout((3, 2, 1), (2, 1), brokers=3))
+    assert obstacles(PLAN, both, with_ended(PLAN, running, ())) == []
+    assert are_ending(PLAN, both, ())
+    assert not are_ending(PLAN, both, running)
+    assert not are_ending(PLAN, Survey(layout((1, 2), (2, 1), brokers=3)), ())
 
 
 def test_throttled_replicas_of_others_stay_and_so_does_a_star() -> None:

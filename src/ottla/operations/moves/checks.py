@@ -53,6 +53,21 @@ def is_between(move: Move, replicas: Collection[int]) -> bool:
     return bool(move.added and move.removed) and set(replicas) == {*move.before, *move.after}
 
 
+def with_ended(
+    plan: Plan, earlier: Collection[Reassignment], running: Collection[Reassignment]
+) -> tuple[Reassignment, ...]:
+    """Return what runs, and what the plan began and ended between two looks: metadata may show that it runs."""
+    present = {each.partition for each in running}
+    return (*running, *(each for tp, each in owned(plan, earlier).items() if tp not in present))
+
+
+def are_ending(plan: Plan, found: Survey, running: Collection[Reassignment]) -> bool:
+    """Whether moves of the plan seem to have ended a moment ago, so that some brokers do not know yet."""
+    present = {place.partition: place.replicas for place in found.layout.placements}
+    moving = {each.partition for each in running}
+    return any(is_between(move, present.get(move.partition, ())) for move in plan.moves if move.partition not in moving)
+
+
 def target_of(running: Reassignment) -> set[int]:
     """Return the brokers that a partition will have."""
     return set(running.replicas) - set(running.removing)

@@ -20,7 +20,7 @@ class Stage(Enum):
     BLOCKED = "blocked"
     """A broker that it needs is down, or the partition has no leader."""
     CHANGED = "changed"
-    """Somebody else has given it other replicas: it stays as it is."""
+    """Another program has given it other replicas: it stays as it is."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,33 +7,31 @@ that must survive kill -9 is in the cluster or in the files: the next run of the
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
-from ottla.admin.movement import running_reassignments
 from ottla.admin.reassignments import Errors, elect_preferred, reassign
 from ottla.errors import ErrorCode, InputError, OttlaError
 from ottla.model import TopicPartition
 from ottla.net.cluster import Cluster
 from ottla.net.deadline import Deadline
 from ottla.net.metadata import Metadata
-from ottla.operations.moves.checks import obstacles, require_cluster
+from ottla.operations.moves.checks import require_cluster
+from ottla.operations.moves.looking import Looker, readiness
 from ottla.operations.moves.measuring import Gauge
 from ottla.operations.moves.pacing import START, Limits, busiest_bytes, next_moves, next_rate, seconds_left
 from ottla.operations.moves.plan_file import digest_of, write_plan
 from ottla.operations.moves.progress import Progress, Receipt, Stage, compare
-from ottla.operations.moves.reading import layout_of, survey
+from ottla.operations.moves.reading import layout_of
 from ottla.operations.moves.run_files import AUTOMATIC, UNLIMITED, Control, Rate, RunFiles, RunState
-from ottla.operations.moves.stages import View, left_bytes, partition_of, view_of
+from ottla.operations.moves.stages import View, left_bytes, partition_of
 from ottla.operations.moves.throttling import Throttles
 from ottla.operations.moves.values import Plan
 
 _CLEANING_SECONDS = 60.0
 _STUCK_SECONDS = 90.0
 _ELECTION_SECONDS = 30.0
-_SETTLING_SECONDS = 20.0
-"""How long brokers may take to learn that a move has ended."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,7 +104,7 @@ class _Run:
         self._is_stopped = is_stopped
         self._moves = {move.partition: move for move in plan.moves}
         self._gauge = Gauge(cluster)
-        self._min_in_sync: Mapping[str, int] = {}
+        self._looker = Looker(cluster, plan)
         self._throttled: set[TopicPartition] = set()
         self._refused: Errors = {}
         self._lost_since: dict[int, float] = {}
@@ -115,22 +113,18 @@ class _Run:
         self._is_held = False
         """Whether partitions elsewhere have too few in-sync replicas for more to begin."""
         self._stuck_told = False
-        self._ending_since: dict[TopicPartition, float] = {}
         self._changed_told: set[TopicPartition] = set()
 
     def run(self) -> Receipt:
         """Carry out the plan."""
         started = time.monotonic()
-        deadline = self._deadline()
-        found = survey(self._cluster, deadline=deadline)
-        running = running_reassignments(self._cluster, deadline=deadline)
-        reasons = obstacles(self._plan, found, running)
+        found, _, reasons = readiness(self._cluster, self._plan, interval=self._options.interval)
         if reasons:
             raise InputError("the plan cannot run now:\n  " + "\n  ".join(reasons))
         state = self._state()
         is_resumed = state is not None
         self._throttles = Throttles(self._cluster, {} if state is None else state.before)
-        self._min_in_sync = found.min_in_sync
+        self._looker.min_in_sync = found.min_in_sync
         self._files.set_control(replace(self._files.control(), is_cancelled=False))
         if not self._files.undo.exists():
             write_plan(self._files.undo, self._plan.undone())
@@ -138,12 +132,12 @@ class _Run:
         try:
             if is_resumed:
                 self._tell("continuing the plan")
-                self._adopt(self._look()[0])
+                self._adopt(self._looker.look()[0])
             self._gauge.begin(found)
             outcome = self._loop()
         except BaseException:
             with suppress(Exception):
-                self._give_back(self._look()[0].having(Stage.MOVING))
+                self._give_back(self._looker.look()[0].having(Stage.MOVING))
             raise
         finally:
             self._clean()
@@ -157,7 +151,7 @@ class _Run:
         self._throttles = Throttles(self._cluster, {} if state is None else state.before)
         try:
             self._throttled = set(self._moves)
-            self._give_back(self._look()[0].having(Stage.MOVING))
+            self._give_back(self._looker.look()[0].having(Stage.MOVING))
         finally:
             self._clean()
         return self._receipt("cancelled", started)
@@ -169,18 +163,6 @@ class _Run:
     def _deadline(self) -> Deadline:
         return self._cluster.deadline()
 
-    def _look(self) -> tuple[View, Metadata]:
-        deadline = self._deadline()
-        running = running_reassignments(self._cluster, deadline=deadline)
-        metadata = self._cluster.metadata({tp.topic for tp in self._moves}, deadline=deadline)
-        view = view_of(self._plan, metadata, running, min_in_sync=self._min_in_sync)
-        now = time.monotonic()
-        self._ending_since = {tp: self._ending_since.get(tp, now) for tp in view.ending}
-        settled = {tp for tp, since in self._ending_since.items() if now - since >= _SETTLING_SECONDS}
-        if settled:  # no move leaves old and new replicas for so long: somebody wants both
-            view = view_of(self._plan, metadata, running, min_in_sync=self._min_in_sync, settled=settled)
-        return view, metadata
-
     def _adopt(self, view: View) -> None:
         """Throttle what a run before this one began, and nothing else."""
         moving = view.having(Stage.MOVING)
@@ -190,7 +172,7 @@ class _Run:
     def _loop(self) -> str:
         while True:
             control = self._files.control()
-            view, metadata = self._look()
+            view, metadata = self._looker.look()
             self._note_lost(view, metadata)
             self._note_changed(view, metadata)
             self._release(view)
@@ -287,7 +269,7 @@ class _Run:
         is_due = now - self._rate_at >= self._options.rate_interval
         if is_due:
             self._rate_at = now
-            signs = self._gauge.signs(set(self._moves), self._min_in_sync)
+            signs = self._gauge.signs(set(self._moves), self._looker.min_in_sync)
             self._hold(signs.under_minimum)
         if wanted == UNLIMITED:
             if self._rate is not None:
@@ -340,7 +322,7 @@ class _Run:
         for tp in sorted(changed - self._changed_told):
             partition = partition_of(metadata, tp)
             replicas = ",".join(map(str, partition.replicas)) if partition is not None else ""
-            self._tell(f"{tp} stays as it is: somebody else has given it the replicas {replicas}")
+            self._tell(f"{tp} stays as it is: another program has given it the replicas {replicas}")
         self._changed_told = changed
 
     def _give_back(self, partitions: Collection[TopicPartition]) -> None:
