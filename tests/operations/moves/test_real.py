@@ -354,6 +354,37 @@ def test_a_partition_that_another_program_changes_in_the_middle_is_left_alone(
         assert not list(_throttles(admin).rows())
 
 
+def test_another_plan_in_the_file_of_a_killed_run_begins_afresh(
+    brokers: LocalCluster, admin: Admin, tmp_path: Path
+) -> None:
+    with _topic(admin, "afresh", [[1, 2]] * 2, size_bytes=400 * KB):
+        path = tmp_path / "move.json"
+        cluster = admin.cluster.metadata(()).cluster_id or ""
+
+        def plan(before: tuple[int, ...], after: tuple[int, ...]) -> Plan:
+            moves = tuple(Move(TopicPartition("afresh", at), before, after, 400 * KB) for at in range(2))
+            made = Plan(cluster, moves)
+            write_plan(path, made)
+            return made
+
+        plan((1, 2), (3, 2))
+        with program("reassign", "run", str(path), "--yes", "--bootstrap", brokers.bootstrap) as process:
+            _await_moving(admin, process)
+            assert _run_plain("reassign", "throttle", str(path), "300kB/s").exit_code == 0
+            eventually(lambda: any("300000 bytes/s" in row for row in _throttles(admin).rows()), "the rate")
+            process.send_signal(signal.SIGKILL)
+        eventually(lambda: not running_reassignments(admin.cluster, deadline=admin.cluster.deadline()))
+        other = plan((3, 2), (1, 4))
+        unasked = _run(brokers, "reassign", "run", str(path))
+        assert (unasked.exit_code, "pass --yes" in unasked.stderr) == (2, True)
+        result = _run(brokers, "reassign", "run", str(path), "--yes", "--throttle", "20MB/s")
+        assert result.exit_code == 0, result.stderr
+        assert "throttle 20MB/s" in result.stderr
+        assert "throttle 300kB/s" not in result.stderr
+        assert read_plan(RunFiles(path).undo) == other.undone()
+        assert not any("rate" in row[1] for row in _throttles(admin).rows())  # what the first run found is put back
+
+
 def test_a_run_is_refused_where_it_must_not_be(brokers: LocalCluster, admin: Admin, tmp_path: Path) -> None:
     with _topic(admin, "refused", [[4, 1], [2, 3]], size_bytes=500 * KB):
         path = tmp_path / "drain.json"

@@ -40,6 +40,8 @@ class RunOptions:
 
     rate: Rate = AUTOMATIC
     """Bytes per second of each broker, `auto` or `none`."""
+    is_rate_given: bool = False
+    """Whether `rate` replaces the one that was given to a run before it was killed."""
     limits: Limits = field(default_factory=Limits)
     interval: float = 2.0
     """Seconds between two looks at the cluster."""
@@ -118,16 +120,22 @@ class _Run:
     def run(self) -> Receipt:
         """Carry out the plan."""
         started = time.monotonic()
+        state = self._files.state()
+        is_resumed = state is not None and state.digest == digest_of(self._plan)
+        # Before anything else: what is said from now on is meant for this run.
+        self._files.set_control(self._first_control(is_resumed=is_resumed))
         found, _, reasons = readiness(self._cluster, self._plan, interval=self._options.interval)
         if reasons:
             raise InputError("the plan cannot run now:\n  " + "\n  ".join(reasons))
-        state = self._state()
-        is_resumed = state is not None
         self._throttles = Throttles(self._cluster, {} if state is None else state.before)
         self._looker.min_in_sync = found.min_in_sync
-        self._files.set_control(replace(self._files.control(), is_cancelled=False))
-        if not self._files.undo.exists():
-            write_plan(self._files.undo, self._plan.undone())
+        if state is not None and not is_resumed:
+            self._tell(
+                "a run of another plan in this file was killed: the rates that it found are put back at the end."
+                " 'ottla throttles clear' removes throttled replicas that it left"
+            )
+            self._files.save_state(RunState(digest_of(self._plan), state.before))
+        write_plan(self._files.undo, self._plan.undone())
         outcome = "stopped"
         try:
             if is_resumed:
@@ -147,7 +155,7 @@ class _Run:
         """End what an earlier run began."""
         started = time.monotonic()
         require_cluster(self._plan, self._cluster.metadata((), deadline=self._deadline()))
-        state = self._state()
+        state = self._files.state()
         self._throttles = Throttles(self._cluster, {} if state is None else state.before)
         try:
             self._throttled = set(self._moves)
@@ -156,9 +164,10 @@ class _Run:
             self._clean()
         return self._receipt("cancelled", started)
 
-    def _state(self) -> RunState | None:
-        state = self._files.state()
-        return state if state is not None and state.digest == digest_of(self._plan) else None
+    def _first_control(self, *, is_resumed: bool) -> Control:
+        """Return what is wanted at the beginning: what was said to a run that ended long ago does not count."""
+        control = replace(self._files.control(), is_cancelled=False) if is_resumed else Control()
+        return replace(control, rate=None) if self._options.is_rate_given else control
 
     def _deadline(self) -> Deadline:
         return self._cluster.deadline()
