@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from ottla.admin.movement import Reassignment
 from ottla.admin.throttles import LEADER_REPLICAS, Throttled, list_change, parse_replicas, topic_changes
-from ottla.errors import InputError
+from ottla.errors import DeadlineExceeded, InputError
 from ottla.model import TopicPartition
 from ottla.net.metadata import Broker, Metadata, Partition, Topic
 from ottla.operations.moves import Control, Plan, RunFiles, read_plan, write_plan
@@ -23,6 +23,7 @@ from ottla.operations.moves.preview import preview
 from ottla.operations.moves.progress import Stage
 from ottla.operations.moves.reading import Survey
 from ottla.operations.moves.run_files import RunState
+from ottla.operations.moves.runner import RunOptions, _Run
 from ottla.operations.moves.stages import left_bytes, view_of
 from ottla.operations.moves.throttling import throttled_by
 from ottla.operations.moves.values import Layout, Move
@@ -180,6 +181,40 @@ def test_a_move_that_ends_during_the_checks_is_no_obstacle() -> None:
     assert are_ending(PLAN, both, ())
     assert not are_ending(PLAN, both, running)
     assert not are_ending(PLAN, Survey(layout((1, 2), (2, 1), brokers=3)), ())
+
+
+def _run_that_sees(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, looks: list[object], **options: float) -> list[str]:
+    """What a run says whose looks at the cluster are these: a view, or an error."""
+    told: list[str] = []
+    steps = iter(looks)
+
+    def step(run: object) -> object:
+        found = next(steps)
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    monkeypatch.setattr("ottla.operations.moves.runner._Run._step", step)
+    run = _Run(
+        None,  # type: ignore[arg-type]
+        PLAN,
+        RunFiles(tmp_path / "plan.json"),
+        RunOptions(interval=0.0, **options),  # type: ignore[arg-type]
+        tell=told.append,
+        watch=lambda _: None,
+        is_stopped=lambda: False,
+    )
+    assert run._loop() == "complete"
+    return told
+
+
+def test_a_run_outlives_a_cluster_that_does_not_respond(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    late = DeadlineExceeded("listing reassignments", 20.0)
+    told = _run_that_sees(monkeypatch, tmp_path, [None, late, late, None, "complete"])
+    assert len(told) == 1
+    assert "the cluster does not respond" in told[0]
+    with pytest.raises(DeadlineExceeded):
+        _run_that_sees(monkeypatch, tmp_path, [late, "complete"], lost_seconds=0.0)
 
 
 def test_throttled_replicas_of_others_stay_and_so_does_a_star() -> None:

@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 from ottla.admin.reassignments import Errors, elect_preferred, reassign
-from ottla.errors import ErrorCode, InputError, OttlaError
+from ottla.errors import DeadlineExceeded, ErrorCode, InputError, NetworkError, NoBrokerReachable, OttlaError
 from ottla.model import TopicPartition
 from ottla.net.cluster import Cluster
 from ottla.net.deadline import Deadline
@@ -179,26 +179,41 @@ class _Run:
         self._throttled = moving
 
     def _loop(self) -> str:
+        unanswered_since: float | None = None
         while True:
-            control = self._files.control()
-            view, metadata = self._looker.look()
-            self._note_lost(view, metadata)
-            self._note_changed(view, metadata)
-            self._release(view)
-            if control.is_cancelled:
-                self._tell("cancelling: partitions that move go back to their old replicas")
-                self._give_back(view.having(Stage.MOVING))
-                return "cancelled"
-            progress = self._measure(view, metadata, control)
-            self._watch(progress)
-            is_ending = control.is_paused or self._is_stopped()
-            begun = 0 if is_ending or self._is_held else self._begin(view, metadata)
-            moving = view.having(Stage.MOVING)
-            if not begun and not moving - view.stalled:
-                outcome = self._idle_outcome(view, is_paused=control.is_paused)
-                if outcome is not None:
-                    return outcome
+            try:
+                outcome = self._step()
+                unanswered_since = None
+            except (NetworkError, NoBrokerReachable, DeadlineExceeded) as error:
+                now = time.monotonic()
+                if unanswered_since is None:
+                    unanswered_since = now
+                    self._tell(f"the cluster does not respond: moves go on, and the run looks again: {error}")
+                if self._is_stopped() or now - unanswered_since >= self._options.lost_seconds:
+                    raise
+                outcome = None
+            if outcome is not None:
+                return outcome
             self._sleep()
+
+    def _step(self) -> str | None:
+        """Look once and do what is due. Returns how the run ends, None if it goes on."""
+        control = self._files.control()
+        view, metadata = self._looker.look()
+        self._note_lost(view, metadata)
+        self._note_changed(view, metadata)
+        self._release(view)
+        if control.is_cancelled:
+            self._tell("cancelling: partitions that move go back to their old replicas")
+            self._give_back(view.having(Stage.MOVING))
+            return "cancelled"
+        progress = self._measure(view, metadata, control)
+        self._watch(progress)
+        is_ending = control.is_paused or self._is_stopped()
+        begun = 0 if is_ending or self._is_held else self._begin(view, metadata)
+        if not begun and not view.having(Stage.MOVING) - view.stalled:
+            return self._idle_outcome(view, is_paused=control.is_paused)
+        return None
 
     def _idle_outcome(self, view: View, *, is_paused: bool) -> str | None:
         """Return how the run ends if nothing moves and nothing can begin; None if it is worth waiting."""
@@ -230,8 +245,9 @@ class _Run:
             if not moving:
                 self._throttles.assume_nothing()
             self._set_rate(self._rate, metadata)
-            self._throttles.add([move for move in chosen if move.added], deadline=deadline)
+            # Noted first: lists that were changed though no response came are put right, too.
             self._throttled |= {move.partition for move in chosen if move.added}
+            self._throttles.add([move for move in chosen if move.added], deadline=deadline)
         refused = reassign(self._cluster, {move.partition: move.after for move in chosen}, deadline=deadline)
         for tp, error in refused.items():
             self._tell(f"{tp} is not moved: {error}")
