@@ -354,6 +354,24 @@ def test_a_partition_that_another_program_changes_in_the_middle_is_left_alone(
         assert not list(_throttles(admin).rows())
 
 
+def test_a_plan_that_is_continued_from_a_copy_leaves_no_rate(
+    brokers: LocalCluster, admin: Admin, tmp_path: Path
+) -> None:
+    """What brokers had before is in a file beside the first plan."""
+    with _topic(admin, "copied", [[1, 2]] * 2, size_bytes=2000 * KB):
+        path, copy = tmp_path / "move.json", tmp_path / "copy.json"
+        moves = tuple(Move(TopicPartition("copied", at), (1, 2), (3, 2), 2000 * KB) for at in range(2))
+        for each in (path, copy):
+            write_plan(each, Plan(admin.cluster.metadata(()).cluster_id or "", moves))
+        command = ("reassign", "run", str(path), "--yes", "--bootstrap", brokers.bootstrap)
+        with program(*command, "--throttle", "200kB/s") as process:
+            _await_moving(admin, process)
+            process.send_signal(signal.SIGKILL)
+        result = _run(brokers, "reassign", "run", str(copy), "--yes", "--throttle", "20MB/s")
+        assert result.exit_code == 0, result.stderr
+        assert not list(_throttles(admin).rows())
+
+
 def test_another_plan_in_the_file_of_a_killed_run_begins_afresh(
     brokers: LocalCluster, admin: Admin, tmp_path: Path
 ) -> None:

@@ -17,7 +17,7 @@ from ottla.model import TopicPartition
 from ottla.net.cluster import Cluster
 from ottla.net.deadline import Deadline
 from ottla.net.metadata import Metadata
-from ottla.operations.moves.checks import require_cluster
+from ottla.operations.moves.checks import owned, require_cluster
 from ottla.operations.moves.looking import Looker, readiness
 from ottla.operations.moves.measuring import Gauge
 from ottla.operations.moves.pacing import START, Limits, busiest_bytes, next_moves, next_rate, seconds_left
@@ -124,10 +124,13 @@ class _Run:
         is_resumed = state is not None and state.digest == digest_of(self._plan)
         # Before anything else: what is said from now on is meant for this run.
         self._files.set_control(self._first_control(is_resumed=is_resumed))
-        found, _, reasons = readiness(self._cluster, self._plan, interval=self._options.interval)
+        found, running, reasons = readiness(self._cluster, self._plan, interval=self._options.interval)
         if reasons:
             raise InputError("the plan cannot run now:\n  " + "\n  ".join(reasons))
         self._throttles = Throttles(self._cluster, {} if state is None else state.before)
+        moving = owned(self._plan, running)
+        if state is None and moving:
+            self._throttles.adopt([self._moves[tp] for tp in moving], deadline=self._deadline())
         self._looker.min_in_sync = found.min_in_sync
         if state is not None and not is_resumed:
             self._tell(
@@ -138,7 +141,7 @@ class _Run:
         write_plan(self._files.undo, self._plan.undone())
         outcome = "stopped"
         try:
-            if is_resumed:
+            if is_resumed or moving:
                 self._tell("continuing the plan")
                 self._adopt(self._looker.look()[0])
             self._gauge.begin(found)
