@@ -18,6 +18,7 @@ from ottla.net.metadata import Broker, Metadata, Partition, Topic
 from ottla.operations.moves import Control, Plan, RunFiles, read_plan, write_plan
 from ottla.operations.moves.checks import are_ending, obstacles, with_ended
 from ottla.operations.moves.leftovers import judge
+from ottla.operations.moves.measuring import Copies, Gauge
 from ottla.operations.moves.pacing import FLOOR, Limits, Signs, next_moves, next_rate, seconds_left
 from ottla.operations.moves.preview import preview
 from ottla.operations.moves.progress import Stage
@@ -215,6 +216,35 @@ def test_a_run_outlives_a_cluster_that_does_not_respond(monkeypatch: pytest.Monk
     assert "the cluster does not respond" in told[0]
     with pytest.raises(DeadlineExceeded):
         _run_that_sees(monkeypatch, tmp_path, [late, "complete"], lost_seconds=0.0)
+
+
+def test_what_is_copied_is_counted_although_producers_write() -> None:
+    """An automatic rate doubles where nothing is copied: growing partitions must not look like that."""
+    here = (Partition(0, 1, replicas=(3, 2, 1)), Partition(1, 2, replicas=(2, 1)))
+    running = [Reassignment(_tp(0), (3, 2, 1), (3,), (1,))]
+    moving = view_of(PLAN, _metadata(*here), running, min_in_sync={})
+    copies = Copies()
+    copies.note(PLAN, moving, {_tp(0): {1: 500, 2: 500, 3: 100}})
+    assert copies.total == 0  # from before this run
+    copies.note(PLAN, moving, {_tp(0): {1: 5000, 2: 5000, 3: 300}})
+    assert copies.total == 200
+    arrived = _metadata(Partition(0, 3, replicas=(3, 2)), Partition(1, 2, replicas=(2, 3)))
+    copies.note(PLAN, view_of(PLAN, arrived, [], min_in_sync={}), {})
+    assert copies.total == 200 + 4700 + 50
+    copies.note(PLAN, view_of(PLAN, arrived, [], min_in_sync={}), {})
+    assert copies.total == 200 + 4700 + 50
+
+
+def test_a_move_that_falls_behind_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [0.0]
+    monkeypatch.setattr("ottla.operations.moves.measuring.time.monotonic", lambda: clock[0])
+    gauge = Gauge(None)  # type: ignore[arg-type]
+    for at in range(100):
+        clock[0] = float(at)
+        gauge.speed(1000 + at, {_tp(0)})
+    assert gauge.seconds_without_progress == 99
+    gauge.speed(2000, {_tp(1)})  # another one has begun, and is larger than planned
+    assert gauge.seconds_without_progress == 0
 
 
 def test_throttled_replicas_of_others_stay_and_so_does_a_star() -> None:

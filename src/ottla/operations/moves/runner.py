@@ -268,15 +268,16 @@ class _Run:
         sizes = self._gauge.sizes(metadata, view.having(Stage.MOVING))
         left = left_bytes(self._plan, view, sizes)
         total = sum(sum(targets.values()) for targets in left.values())
-        speed = self._gauge.speed(total)
+        self._gauge.copies.note(self._plan, view, sizes)
+        speed = self._gauge.speed(total, view.having(Stage.MOVING))
         self._choose_rate(control, metadata, view)
         stuck = self._gauge.seconds_without_progress
         if view.having(Stage.MOVING) - view.stalled and stuck > _STUCK_SECONDS and not self._stuck_told:
             self._stuck_told = True
             targets = sorted({broker for tp in view.having(Stage.MOVING) for broker in self._moves[tp].added})
             self._tell(
-                f"nothing was copied for {stuck:.0f} s to brokers {', '.join(map(str, targets))}: they may get more"
-                " from producers than the throttle allows. A higher rate helps"
+                f"what is left to copy to brokers {', '.join(map(str, targets))} has not become less for {stuck:.0f} s:"
+                " they may get more from producers than the throttle allows. A higher rate helps"
             )
         busiest = busiest_bytes(left, view.leaders)
         return Progress(
