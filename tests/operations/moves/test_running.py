@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -20,6 +21,7 @@ from ottla.operations.moves.checks import are_ending, obstacles, with_ended
 from ottla.operations.moves.leftovers import judge
 from ottla.operations.moves.measuring import Copies, Gauge
 from ottla.operations.moves.pacing import FLOOR, Limits, Signs, next_moves, next_rate, seconds_left
+from ottla.operations.moves.plan_file import plan_json
 from ottla.operations.moves.preview import preview
 from ottla.operations.moves.progress import Stage
 from ottla.operations.moves.reading import Survey
@@ -314,6 +316,37 @@ def test_a_damaged_plan_is_refused(tmp_path: Path, change: object, message: str)
     assert callable(change)
     path.write_text(change(path.read_text()))
     with pytest.raises(InputError, match=message):
+        read_plan(path)
+
+
+@pytest.mark.parametrize(
+    "move",
+    [
+        {"before": []},
+        {"before": [1, 1]},
+        {"after": [-3, 2]},
+        {"after": [1 << 31, 2]},
+        {"partition": -1},
+        {"size_bytes": 1e400},
+        {"size_bytes": -1},
+        {"partition": 1},  # the other one has it, too
+    ],
+)
+def test_a_plan_that_cannot_be_is_refused_though_its_checksum_is_right(tmp_path: Path, move: dict[str, object]) -> None:
+    rows = plan_json(PLAN)
+    del rows["sha256"]
+    rows["moves"][0] |= move
+    digest = hashlib.sha256(json.dumps(rows, sort_keys=True).encode()).hexdigest()
+    path = tmp_path / "plan.json"
+    path.write_text(json.dumps({**rows, "sha256": digest}))
+    with pytest.raises(InputError, match="is damaged"):
+        read_plan(path)
+
+
+def test_a_file_that_nests_without_end_is_no_plan(tmp_path: Path) -> None:
+    path = tmp_path / "plan.json"
+    path.write_text("[" * 200_000)
+    with pytest.raises(InputError, match="is damaged"):
         read_plan(path)
 
 
