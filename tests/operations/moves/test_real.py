@@ -21,6 +21,7 @@ from ottla import Producer, Reader
 from ottla.admin import Admin, NewTopic
 from ottla.admin.movement import running_reassignments
 from ottla.admin.reassignments import reassign
+from ottla.admin.throttles import alter_broker
 from ottla.cluster import LocalCluster
 from ottla.model import TopicPartition
 from ottla.operations.moves import Move, Plan, RunFiles, read_plan
@@ -403,6 +404,26 @@ def test_another_plan_in_the_file_of_a_killed_run_begins_afresh(
         assert not any("rate" in row[1] for row in _throttles(admin).rows())  # what the first run found is put back
 
 
+def test_throttles_of_moves_that_begin_during_the_question_stay(
+    brokers: LocalCluster, admin: Admin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    follower = "follower.replication.throttled.replicas"
+    with _topic(admin, "asked", [[1, 2]], size_bytes=400 * KB):
+        admin.alter_settings("asked", {follower: "0:3"})
+
+        def answer(*_: object, **__: object) -> None:
+            rates = {"leader.replication.throttled.rate": "50000", "follower.replication.throttled.rate": "50000"}
+            for broker in (1, 2, 3):
+                alter_broker(admin.cluster, broker, rates, deadline=admin.cluster.deadline())
+            admin.alter_settings("asked", {"leader.replication.throttled.replicas": "0:1,0:2"})
+            reassign(admin.cluster, {TopicPartition("asked", 0): (3, 2)}, deadline=admin.cluster.deadline())
+
+        monkeypatch.setattr("ottla.cli.throttles.commands.confirm", answer)
+        assert _run(brokers, "throttles", "clear").exit_code == 0
+        assert [row[2] for row in _throttles(admin).rows() if row[1] == follower] == ["0:3"]
+        reassign(admin.cluster, {TopicPartition("asked", 0): None}, deadline=admin.cluster.deadline())
+
+
 def test_a_run_is_refused_where_it_must_not_be(brokers: LocalCluster, admin: Admin, tmp_path: Path) -> None:
     with _topic(admin, "refused", [[4, 1], [2, 3]], size_bytes=500 * KB):
         path = tmp_path / "drain.json"
@@ -434,8 +455,6 @@ def test_a_run_is_refused_where_it_must_not_be(brokers: LocalCluster, admin: Adm
         # Somebody else moves replicas.
         foreign = TopicPartition("refused", 1)
         for broker in (1, 4):
-            from ottla.admin.throttles import alter_broker
-
             rates = {"leader.replication.throttled.rate": "1000", "follower.replication.throttled.rate": "1000"}
             alter_broker(admin.cluster, broker, rates, deadline=admin.cluster.deadline())
         admin.alter_settings("refused", {"follower.replication.throttled.replicas": "1:1,1:4"})

@@ -249,6 +249,14 @@ def test_a_move_that_falls_behind_is_noticed(monkeypatch: pytest.MonkeyPatch) ->
     assert gauge.seconds_without_progress == 0
 
 
+def test_fewer_replicas_than_must_be_in_sync_are_refused() -> None:
+    found = Survey(layout((1, 2, 3), (1, 2), brokers=3), min_in_sync={"clicks": 2})
+    assert obstacles(_plan(_move(0, (1, 2, 3), (1, 2))), found, ()) == []
+    reasons = obstacles(_plan(_move(0, (1, 2, 3), (1,))), found, ())
+    assert len(reasons) == 1
+    assert "clicks has min.insync.replicas=2: with 1 replicas" in reasons[0]
+
+
 def test_throttled_replicas_of_others_stay_and_so_does_a_star() -> None:
     moves = throttled_by([*PLAN.moves, _move(2, (1, 2), (2, 1))])
     assert moves == {"clicks": Throttled(frozenset({(0, 1), (0, 2), (1, 1), (1, 2)}), frozenset({(0, 3), (1, 3)}))}

@@ -28,6 +28,7 @@ def obstacles(plan: Plan, found: Survey, running: Collection[Reassignment]) -> l
         *_foreign(plan, running),
         *_missing_brokers(plan, found),
         *_unhealthy(plan, found),
+        *_too_few(plan, found),
         *_full_disks(plan, found),
     ]
 
@@ -130,6 +131,17 @@ def is_under_minimum(place: Placement, minimum: Mapping[str, int]) -> bool:
     """Whether a partition has too few in-sync replicas for producers with acks=all."""
     wanted = min(minimum.get(place.partition.topic, 1), len(place.replicas))
     return len(place.isr) < wanted
+
+
+def _too_few(plan: Plan, found: Survey) -> Iterator[str]:
+    for topic in sorted({move.partition.topic for move in plan.moves if len(move.after) < len(move.before)}):
+        minimum = found.min_in_sync.get(topic, 1)
+        fewest = min(len(move.after) for move in plan.moves if move.partition.topic == topic)
+        if fewest < minimum:
+            yield (
+                f"topic {topic} has min.insync.replicas={minimum}: with {fewest} replicas, producers with acks=all"
+                f" could not write. Lower it first: ottla topics alter {topic} --setting min.insync.replicas={fewest}"
+            )
 
 
 def _full_disks(plan: Plan, found: Survey) -> Iterator[str]:
