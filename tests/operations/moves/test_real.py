@@ -21,9 +21,10 @@ from ottla import Producer, Reader
 from ottla.admin import Admin, NewTopic
 from ottla.admin.movement import running_reassignments
 from ottla.admin.reassignments import reassign
-from ottla.admin.throttles import alter_broker
+from ottla.admin.throttles import alter_broker, build_changes, check_changes
 from ottla.cluster import LocalCluster
 from ottla.model import TopicPartition
+from ottla.net.targets import Node
 from ottla.operations.moves import Move, Plan, RunFiles, read_plan
 from ottla.operations.moves.leftovers import Found, clear_leftovers, find_throttles
 from ottla.operations.moves.plan_file import write_plan
@@ -402,6 +403,38 @@ def test_another_plan_in_the_file_of_a_killed_run_begins_afresh(
         assert "throttle 300kB/s" not in result.stderr
         assert read_plan(RunFiles(path).undo) == other.undone()
         assert not any("rate" in row[1] for row in _throttles(admin).rows())  # what the first run found is put back
+
+
+def test_a_rate_that_all_brokers_have_by_default_is_not_made_their_own(
+    brokers: LocalCluster, admin: Admin, tmp_path: Path
+) -> None:
+    rates = ("leader.replication.throttled.rate", "follower.replication.throttled.rate")
+
+    def set_default(value: str | None) -> None:
+        admin.cluster.call(
+            Node(1),
+            lambda version_of: build_changes(version_of, 4, {"": dict.fromkeys(rates, value)}),
+            check=check_changes,
+            what="altering defaults of all brokers",
+            deadline=admin.cluster.deadline(),
+        )
+
+    with _topic(admin, "default", [[1, 2]], size_bytes=200 * KB):
+        path = tmp_path / "move.json"
+        write_plan(
+            path,
+            Plan(admin.cluster.metadata(()).cluster_id or "", (Move(TopicPartition("default", 0), (1, 2), (3, 2)),)),
+        )
+        set_default("7000000")
+        try:
+            eventually(lambda: len(_throttles(admin).brokers) == 4, "the default")
+            assert not _throttles(admin).has_leftovers
+            assert {row[3] for row in _throttles(admin).rows()} == {"default of all brokers: set by a person, stays"}
+            result = _run(brokers, "reassign", "run", str(path), "--yes", "--throttle", "1MB/s")
+            assert result.exit_code == 0, result.stderr
+        finally:
+            set_default(None)
+        eventually(lambda: not list(_throttles(admin).rows()), "no rate")
 
 
 def test_throttles_of_moves_that_begin_during_the_question_stay(

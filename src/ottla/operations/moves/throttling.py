@@ -74,7 +74,9 @@ class Throttles:
         """Note the rates that brokers have before this run changes them."""
         new = [broker for broker in brokers if broker not in self.before]
         known = self._cluster.metadata(deadline=deadline).brokers
-        found = broker_settings(self._cluster, [known[b] for b in new if b in known], only=RATES, deadline=deadline)
+        asked = [known[b] for b in new if b in known]
+        # A default of all brokers comes back by itself: given to each of them, it would stay after it is changed.
+        found = broker_settings(self._cluster, asked, only=RATES, own_only=True, deadline=deadline)
         for broker, own in found.items():
             self.before[broker] = {name: None if self._are_ours else own.get(name) for name in RATES}
 
