@@ -207,3 +207,12 @@ def test_the_numbers_of_the_page_are_those_of_its_commands() -> None:
         for line in lines:
             if line.strip() not in ("", "..."):
                 assert line.rstrip() in printed, f"{' '.join(command)} does not print: {line}"
+
+
+@pytest.mark.parametrize("option", ["--config", "--rates"])
+def test_a_file_that_nests_without_end_is_an_error(tmp_path: Path, option: str) -> None:
+    file = tmp_path / "deep"
+    file.write_text(("a=" if option == "--config" else "") + "[" * 200_000)
+    result = run("capacity", "--messages", "1M/s", option, str(file))
+    assert result.exit_code == 2, result.stderr
+    assert "is not TOML" in result.stderr or "is not a report" in result.stderr

@@ -25,6 +25,8 @@ from ottla.wire import messages
 
 LIST_PARTITION_REASSIGNMENTS = 46
 _BROKER, _TOPIC = 4, 2
+_OWN = 2
+"""The source of a setting that was given to this broker while it ran; others are defaults, or of its file."""
 RATES = (
     "leader.replication.throttled.rate",
     "follower.replication.throttled.rate",
@@ -78,16 +80,23 @@ def running_reassignments(cluster: Cluster, *, via: Target = _ANY, deadline: Dea
 
 
 def broker_settings(
-    cluster: Cluster, brokers: Iterable[Broker], *, only: Collection[str], deadline: Deadline
+    cluster: Cluster, brokers: Iterable[Broker], *, only: Collection[str], deadline: Deadline, own_only: bool = False
 ) -> dict[int, dict[str, str]]:
-    """Return these settings of each broker, where they have a value. A broker that does not answer is absent."""
+    """Return these settings of each broker, where they have a value. A broker that does not answer is absent.
+
+    With `own_only`, defaults of all brokers are left out.
+    """
     responses: dict[int, Any] = {}
     for broker in brokers:  # each knows its own settings only
         row = {"resource_type": _BROKER, "resource_name": str(broker.id), "configuration_keys": tuple(only)}
         build = partial(_describe, resources=[row])
         responses[broker.id] = ask_each(cluster, [broker], build, deadline=deadline)[broker]
     return {
-        number: {row.name: row.value for row in response.results[0].configs if row.value is not None}
+        number: {
+            row.name: row.value
+            for row in response.results[0].configs
+            if row.value is not None and (not own_only or int(row.config_source) == _OWN)
+        }
         for number, response in responses.items()
         if not isinstance(response, NetworkError) and response.results[0].error_code is ErrorCode.none
     }

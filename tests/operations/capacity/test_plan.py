@@ -283,6 +283,9 @@ def test_measured_rates_replace_the_built_in_ones() -> None:
         (_report("produce", records=0), "has no measured records"),
         (_report("produce", client="java"), "is not a report"),
         (_report("produce", cpu_seconds=None), "is not a report"),
+        (_report("produce", records=float("inf")), "is not a report"),
+        (_report("produce", bytes=float("inf")), "has numbers that cannot be"),
+        (_report("produce", seconds=float("nan")), "has numbers that cannot be"),
     ],
 )
 def test_what_is_no_report_is_refused(report: Any, text: str) -> None:

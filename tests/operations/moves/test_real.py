@@ -21,9 +21,11 @@ from ottla import Producer, Reader
 from ottla.admin import Admin, NewTopic
 from ottla.admin.movement import running_reassignments
 from ottla.admin.reassignments import reassign
+from ottla.admin.throttles import alter_broker, build_changes, check_changes
 from ottla.cluster import LocalCluster
 from ottla.model import TopicPartition
-from ottla.operations.moves import RunFiles, read_plan
+from ottla.net.targets import Node
+from ottla.operations.moves import Move, Plan, RunFiles, read_plan
 from ottla.operations.moves.leftovers import Found, clear_leftovers, find_throttles
 from ottla.operations.moves.plan_file import write_plan
 
@@ -334,6 +336,127 @@ def test_throttles_left_behind_are_cleared_and_those_of_people_stay(brokers: Loc
         assert list(_throttles(admin).rows()) == [("topic chosen", leader, "*", "all replicas: set by a person, stays")]
 
 
+def test_a_partition_that_another_program_changes_in_the_middle_is_left_alone(
+    brokers: LocalCluster, admin: Admin, tmp_path: Path
+) -> None:
+    with _topic(admin, "changed", [[1, 2]] * 7, size_bytes=400 * KB):
+        path = tmp_path / "move.json"
+        moves = tuple(Move(TopicPartition("changed", at), (1, 2), (3, 2), 400 * KB + at) for at in range(7))
+        write_plan(path, Plan(admin.cluster.metadata(()).cluster_id or "", moves))
+        command = ("reassign", "run", str(path), "--yes", "--json", "--bootstrap", brokers.bootstrap)
+        with program(*command, "--throttle", "150kB/s") as process:
+            _await_moving(admin, process)
+            # Five move at a time: the last two wait. One gets a third replica, the other old and new ones together.
+            more = {TopicPartition("changed", 6): (1, 2, 4), TopicPartition("changed", 5): (1, 2, 3)}
+            assert not reassign(admin.cluster, more, deadline=admin.cluster.deadline())
+            code, out, err = _end(process)
+        assert (code, json.loads(out)["as_planned"]) == (1, 5)
+        assert "changed-6 stays as it is: another program has given it the replicas 1,2,4" in err
+        assert _replicas(admin, "changed")[5:] == [(1, 2, 3), (1, 2, 4)]
+        assert not list(_throttles(admin).rows())
+
+
+def test_a_plan_that_is_continued_from_a_copy_leaves_no_rate(
+    brokers: LocalCluster, admin: Admin, tmp_path: Path
+) -> None:
+    """What brokers had before is in a file beside the first plan."""
+    with _topic(admin, "copied", [[1, 2]] * 2, size_bytes=2000 * KB):
+        path, copy = tmp_path / "move.json", tmp_path / "copy.json"
+        moves = tuple(Move(TopicPartition("copied", at), (1, 2), (3, 2), 2000 * KB) for at in range(2))
+        for each in (path, copy):
+            write_plan(each, Plan(admin.cluster.metadata(()).cluster_id or "", moves))
+        command = ("reassign", "run", str(path), "--yes", "--bootstrap", brokers.bootstrap)
+        with program(*command, "--throttle", "200kB/s") as process:
+            _await_moving(admin, process)
+            process.send_signal(signal.SIGKILL)
+        result = _run(brokers, "reassign", "run", str(copy), "--yes", "--throttle", "20MB/s")
+        assert result.exit_code == 0, result.stderr
+        assert not list(_throttles(admin).rows())
+
+
+def test_another_plan_in_the_file_of_a_killed_run_begins_afresh(
+    brokers: LocalCluster, admin: Admin, tmp_path: Path
+) -> None:
+    with _topic(admin, "afresh", [[1, 2]] * 2, size_bytes=400 * KB):
+        path = tmp_path / "move.json"
+        cluster = admin.cluster.metadata(()).cluster_id or ""
+
+        def plan(before: tuple[int, ...], after: tuple[int, ...]) -> Plan:
+            moves = tuple(Move(TopicPartition("afresh", at), before, after, 400 * KB) for at in range(2))
+            made = Plan(cluster, moves)
+            write_plan(path, made)
+            return made
+
+        plan((1, 2), (3, 2))
+        with program("reassign", "run", str(path), "--yes", "--bootstrap", brokers.bootstrap) as process:
+            _await_moving(admin, process)
+            assert _run_plain("reassign", "throttle", str(path), "300kB/s").exit_code == 0
+            eventually(lambda: any("300000 bytes/s" in row for row in _throttles(admin).rows()), "the rate")
+            process.send_signal(signal.SIGKILL)
+        eventually(lambda: not running_reassignments(admin.cluster, deadline=admin.cluster.deadline()))
+        other = plan((3, 2), (1, 4))
+        unasked = _run(brokers, "reassign", "run", str(path))
+        assert (unasked.exit_code, "pass --yes" in unasked.stderr) == (2, True)
+        result = _run(brokers, "reassign", "run", str(path), "--yes", "--throttle", "20MB/s")
+        assert result.exit_code == 0, result.stderr
+        assert "throttle 20MB/s" in result.stderr
+        assert "throttle 300kB/s" not in result.stderr
+        assert read_plan(RunFiles(path).undo) == other.undone()
+        assert not any("rate" in row[1] for row in _throttles(admin).rows())  # what the first run found is put back
+
+
+def test_a_rate_that_all_brokers_have_by_default_is_not_made_their_own(
+    brokers: LocalCluster, admin: Admin, tmp_path: Path
+) -> None:
+    rates = ("leader.replication.throttled.rate", "follower.replication.throttled.rate")
+
+    def set_default(value: str | None) -> None:
+        admin.cluster.call(
+            Node(1),
+            lambda version_of: build_changes(version_of, 4, {"": dict.fromkeys(rates, value)}),
+            check=check_changes,
+            what="altering defaults of all brokers",
+            deadline=admin.cluster.deadline(),
+        )
+
+    with _topic(admin, "default", [[1, 2]], size_bytes=200 * KB):
+        path = tmp_path / "move.json"
+        write_plan(
+            path,
+            Plan(admin.cluster.metadata(()).cluster_id or "", (Move(TopicPartition("default", 0), (1, 2), (3, 2)),)),
+        )
+        set_default("7000000")
+        try:
+            eventually(lambda: len(_throttles(admin).brokers) == 4, "the default")
+            assert not _throttles(admin).has_leftovers
+            assert {row[3] for row in _throttles(admin).rows()} == {"default of all brokers: set by a person, stays"}
+            result = _run(brokers, "reassign", "run", str(path), "--yes", "--throttle", "1MB/s")
+            assert result.exit_code == 0, result.stderr
+        finally:
+            set_default(None)
+        eventually(lambda: not list(_throttles(admin).rows()), "no rate")
+
+
+def test_throttles_of_moves_that_begin_during_the_question_stay(
+    brokers: LocalCluster, admin: Admin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    follower = "follower.replication.throttled.replicas"
+    with _topic(admin, "asked", [[1, 2]], size_bytes=400 * KB):
+        admin.alter_settings("asked", {follower: "0:3"})
+
+        def answer(*_: object, **__: object) -> None:
+            rates = {"leader.replication.throttled.rate": "50000", "follower.replication.throttled.rate": "50000"}
+            for broker in (1, 2, 3):
+                alter_broker(admin.cluster, broker, rates, deadline=admin.cluster.deadline())
+            admin.alter_settings("asked", {"leader.replication.throttled.replicas": "0:1,0:2"})
+            reassign(admin.cluster, {TopicPartition("asked", 0): (3, 2)}, deadline=admin.cluster.deadline())
+
+        monkeypatch.setattr("ottla.cli.throttles.commands.confirm", answer)
+        assert _run(brokers, "throttles", "clear").exit_code == 0
+        assert [row[2] for row in _throttles(admin).rows() if row[1] == follower] == ["0:3"]
+        reassign(admin.cluster, {TopicPartition("asked", 0): None}, deadline=admin.cluster.deadline())
+
+
 def test_a_run_is_refused_where_it_must_not_be(brokers: LocalCluster, admin: Admin, tmp_path: Path) -> None:
     with _topic(admin, "refused", [[4, 1], [2, 3]], size_bytes=500 * KB):
         path = tmp_path / "drain.json"
@@ -365,8 +488,6 @@ def test_a_run_is_refused_where_it_must_not_be(brokers: LocalCluster, admin: Adm
         # Somebody else moves replicas.
         foreign = TopicPartition("refused", 1)
         for broker in (1, 4):
-            from ottla.admin.throttles import alter_broker
-
             rates = {"leader.replication.throttled.rate": "1000", "follower.replication.throttled.rate": "1000"}
             alter_broker(admin.cluster, broker, rates, deadline=admin.cluster.deadline())
         admin.alter_settings("refused", {"follower.replication.throttled.replicas": "1:1,1:4"})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -12,17 +13,20 @@ from hypothesis import strategies as st
 
 from ottla.admin.movement import Reassignment
 from ottla.admin.throttles import LEADER_REPLICAS, Throttled, list_change, parse_replicas, topic_changes
-from ottla.errors import InputError
+from ottla.errors import DeadlineExceeded, InputError
 from ottla.model import TopicPartition
 from ottla.net.metadata import Broker, Metadata, Partition, Topic
 from ottla.operations.moves import Control, Plan, RunFiles, read_plan, write_plan
-from ottla.operations.moves.checks import obstacles
+from ottla.operations.moves.checks import are_ending, obstacles, with_ended
 from ottla.operations.moves.leftovers import judge
+from ottla.operations.moves.measuring import Copies, Gauge
 from ottla.operations.moves.pacing import FLOOR, Limits, Signs, next_moves, next_rate, seconds_left
+from ottla.operations.moves.plan_file import plan_json
 from ottla.operations.moves.preview import preview
 from ottla.operations.moves.progress import Stage
 from ottla.operations.moves.reading import Survey
 from ottla.operations.moves.run_files import RunState
+from ottla.operations.moves.runner import RunOptions, _Run
 from ottla.operations.moves.stages import left_bytes, view_of
 from ottla.operations.moves.throttling import throttled_by
 from ottla.operations.moves.values import Layout, Move
@@ -153,6 +157,106 @@ def test_the_stage_of_each_partition_is_known() -> None:
     assert stale.stages[_tp(0)] is Stage.MOVING  # it has arrived, and this broker does not know yet
 
 
+@pytest.mark.parametrize("replicas", [(1, 2, 4), (4,), (1, 2, 3, 4)])
+def test_a_partition_that_another_program_changed_stays_as_it_is(replicas: tuple[int, ...]) -> None:
+    """Its old target could take away a replica that another program has just added."""
+    view = view_of(PLAN, _metadata(Partition(0, replicas[0], replicas=replicas)), [], min_in_sync={})
+    assert view.stages[_tp(0)] is Stage.CHANGED
+    assert _tp(0) not in left_bytes(PLAN, view, {})
+
+
+def test_old_and_new_replicas_together_are_no_move_for_ever() -> None:
+    both = _metadata(Partition(0, 2, replicas=(1, 2, 3)))
+    view = view_of(PLAN, both, [], min_in_sync={})
+    assert (view.stages[_tp(0)], view.ending) == (Stage.MOVING, frozenset({_tp(0)}))
+    settled = view_of(PLAN, both, [], min_in_sync={}, settled={_tp(0)})
+    assert (settled.stages[_tp(0)], settled.ending) == (Stage.CHANGED, frozenset())
+    running = [Reassignment(_tp(0), (3, 2, 1), (3,), (1,))]
+    assert view_of(PLAN, both, running, min_in_sync={}, settled={_tp(0)}).stages[_tp(0)] is Stage.MOVING
+
+
+def test_a_move_that_ends_during_the_checks_is_no_obstacle() -> None:
+    running = (Reassignment(_tp(0), (3, 2, 1), (3,), (1,)), Reassignment(_tp(1), (9, 8), (9,), (8,)))
+    assert with_ended(PLAN, running, ()) == running[:1]  # of others, only what still runs is in the way
+    assert with_ended(PLAN, running, running) == running
+    both = Survey(layout((3, 2, 1), (2, 1), brokers=3))
+    assert obstacles(PLAN, both, with_ended(PLAN, running, ())) == []
+    assert are_ending(PLAN, both, ())
+    assert not are_ending(PLAN, both, running)
+    assert not are_ending(PLAN, Survey(layout((1, 2), (2, 1), brokers=3)), ())
+
+
+def _run_that_sees(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, looks: list[object], **options: float) -> list[str]:
+    """What a run says whose looks at the cluster are these: a view, or an error."""
+    told: list[str] = []
+    steps = iter(looks)
+
+    def step(run: object) -> object:
+        found = next(steps)
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    monkeypatch.setattr("ottla.operations.moves.runner._Run._step", step)
+    run = _Run(
+        None,  # type: ignore[arg-type]
+        PLAN,
+        RunFiles(tmp_path / "plan.json"),
+        RunOptions(interval=0.0, **options),  # type: ignore[arg-type]
+        tell=told.append,
+        watch=lambda _: None,
+        is_stopped=lambda: False,
+    )
+    assert run._loop() == "complete"
+    return told
+
+
+def test_a_run_outlives_a_cluster_that_does_not_respond(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    late = DeadlineExceeded("listing reassignments", 20.0)
+    told = _run_that_sees(monkeypatch, tmp_path, [None, late, late, None, "complete"])
+    assert len(told) == 1
+    assert "the cluster does not respond" in told[0]
+    with pytest.raises(DeadlineExceeded):
+        _run_that_sees(monkeypatch, tmp_path, [late, "complete"], lost_seconds=0.0)
+
+
+def test_what_is_copied_is_counted_although_producers_write() -> None:
+    """An automatic rate doubles where nothing is copied: growing partitions must not look like that."""
+    here = (Partition(0, 1, replicas=(3, 2, 1)), Partition(1, 2, replicas=(2, 1)))
+    running = [Reassignment(_tp(0), (3, 2, 1), (3,), (1,))]
+    moving = view_of(PLAN, _metadata(*here), running, min_in_sync={})
+    copies = Copies()
+    copies.note(PLAN, moving, {_tp(0): {1: 500, 2: 500, 3: 100}})
+    assert copies.total == 0  # from before this run
+    copies.note(PLAN, moving, {_tp(0): {1: 5000, 2: 5000, 3: 300}})
+    assert copies.total == 200
+    arrived = _metadata(Partition(0, 3, replicas=(3, 2)), Partition(1, 2, replicas=(2, 3)))
+    copies.note(PLAN, view_of(PLAN, arrived, [], min_in_sync={}), {})
+    assert copies.total == 200 + 4700 + 50
+    copies.note(PLAN, view_of(PLAN, arrived, [], min_in_sync={}), {})
+    assert copies.total == 200 + 4700 + 50
+
+
+def test_a_move_that_falls_behind_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [0.0]
+    monkeypatch.setattr("ottla.operations.moves.measuring.time.monotonic", lambda: clock[0])
+    gauge = Gauge(None)  # type: ignore[arg-type]
+    for at in range(100):
+        clock[0] = float(at)
+        gauge.speed(1000 + at, {_tp(0)})
+    assert gauge.seconds_without_progress == 99
+    gauge.speed(2000, {_tp(1)})  # another one has begun, and is larger than planned
+    assert gauge.seconds_without_progress == 0
+
+
+def test_fewer_replicas_than_must_be_in_sync_are_refused() -> None:
+    found = Survey(layout((1, 2, 3), (1, 2), brokers=3), min_in_sync={"clicks": 2})
+    assert obstacles(_plan(_move(0, (1, 2, 3), (1, 2))), found, ()) == []
+    reasons = obstacles(_plan(_move(0, (1, 2, 3), (1,))), found, ())
+    assert len(reasons) == 1
+    assert "clicks has min.insync.replicas=2: with 1 replicas" in reasons[0]
+
+
 def test_throttled_replicas_of_others_stay_and_so_does_a_star() -> None:
     moves = throttled_by([*PLAN.moves, _move(2, (1, 2), (2, 1))])
     assert moves == {"clicks": Throttled(frozenset({(0, 1), (0, 2), (1, 1), (1, 2)}), frozenset({(0, 3), (1, 3)}))}
@@ -220,6 +324,37 @@ def test_a_damaged_plan_is_refused(tmp_path: Path, change: object, message: str)
     assert callable(change)
     path.write_text(change(path.read_text()))
     with pytest.raises(InputError, match=message):
+        read_plan(path)
+
+
+@pytest.mark.parametrize(
+    "move",
+    [
+        {"before": []},
+        {"before": [1, 1]},
+        {"after": [-3, 2]},
+        {"after": [1 << 31, 2]},
+        {"partition": -1},
+        {"size_bytes": 1e400},
+        {"size_bytes": -1},
+        {"partition": 1},  # the other one has it, too
+    ],
+)
+def test_a_plan_that_cannot_be_is_refused_though_its_checksum_is_right(tmp_path: Path, move: dict[str, object]) -> None:
+    rows = plan_json(PLAN)
+    del rows["sha256"]
+    rows["moves"][0] |= move
+    digest = hashlib.sha256(json.dumps(rows, sort_keys=True).encode()).hexdigest()
+    path = tmp_path / "plan.json"
+    path.write_text(json.dumps({**rows, "sha256": digest}))
+    with pytest.raises(InputError, match="is damaged"):
+        read_plan(path)
+
+
+def test_a_file_that_nests_without_end_is_no_plan(tmp_path: Path) -> None:
+    path = tmp_path / "plan.json"
+    path.write_text("[" * 200_000)
+    with pytest.raises(InputError, match="is damaged"):
         read_plan(path)
 
 

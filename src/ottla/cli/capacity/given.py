@@ -183,7 +183,7 @@ def _rates(get: _Texts, reports: Sequence[Path]) -> Rates:
     for path in reports:
         try:
             report = json.loads(path.read_bytes())
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise ConfigError(f"{path} is not a report of 'ottla perf --json': {error}") from error
         rates = rates.with_report(report, str(path))
     consumer, core = get.parsed("consumer_rate", _positive), get.parsed("broker_core_rate", _positive)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+from click.core import ParameterSource
 
 from ottla.cli.errors import CommandFailed
 from ottla.cli.options.confirmation import confirm
@@ -123,7 +124,12 @@ def carry_out(
             admin.cluster,
             plan,
             files,
-            options=RunOptions(rate=throttle, lost_seconds=lost_seconds, interval=interval),
+            options=RunOptions(
+                rate=throttle,
+                is_rate_given=context.get_parameter_source("throttle") is ParameterSource.COMMANDLINE,
+                lost_seconds=lost_seconds,
+                interval=interval,
+            ),
             tell=live.say,
             watch=watch,
             is_stopped=lambda: stopping.asked > 0,

@@ -54,10 +54,11 @@ def run(
     """
     from ottla.cli.reassign.carrying import carry_out
     from ottla.operations.moves import RunFiles, read_plan
+    from ottla.operations.moves.plan_file import digest_of
 
     made = read_plan(plan)
-    is_continued = RunFiles(plan).state() is not None
-    if not is_continued:
+    state = RunFiles(plan).state()
+    if state is None or state.digest != digest_of(made):
         what = f"this moves {made.moved_replicas:,} replicas ({show_size(made.moved_bytes)}): {made.purpose}"
         confirm(what, yes=yes)
     carry_out(context, admin, made, plan, throttle=throttle, lost_seconds=lost_seconds, as_json=as_json)

@@ -88,6 +88,8 @@ def progress_text(progress: Progress) -> str:
         parts.append("paused")
     if blocked := progress.count(Stage.BLOCKED):
         parts.append(f"{blocked:,} blocked")
+    if changed := progress.count(Stage.CHANGED):
+        parts.append(f"{changed:,} changed by others")
     if progress.lost:
         parts.append(f"down: {', '.join(map(str, sorted(progress.lost)))}")
     return ", ".join(parts)

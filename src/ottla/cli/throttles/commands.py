@@ -74,6 +74,7 @@ def clear(admin: Admin, *, yes: bool, dry_run: bool, as_json: bool) -> None:
         if not as_json:
             click.echo(_text(found))
         confirm(f"this removes {found.summary}", yes=yes)
+        found = _find(admin)  # moves may have begun meanwhile
         failed = clear_leftovers(admin.cluster, found, deadline=admin.cluster.deadline())
     if as_json:
         click.echo(json_text({**found.to_json(), "cleared": found.has_leftovers and not dry_run}))

@@ -56,7 +56,7 @@ def parse_load(text: str, name: str) -> dict[str, str]:
     """Return the values by argument, as they would be written on the command line. Raises `ConfigError`."""
     try:
         tables = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise ConfigError(f"{name} is not TOML: {error}") from error
     values: dict[str, str] = {}
     for table, content in tables.items():

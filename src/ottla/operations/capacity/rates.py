@@ -5,6 +5,7 @@ Reports of `ottla perf` come in as parsed JSON; figures with their source go out
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -79,8 +80,10 @@ class Rates:
             seconds, cpu = float(run["seconds"]), float(run["cpu_seconds"])
             partitions, threads = int(settings["partitions"]), int(settings["threads"])
             when = str(report["date"])
-        except (KeyError, TypeError, ValueError, StopIteration) as error:
+        except (KeyError, TypeError, ValueError, OverflowError, StopIteration) as error:
             raise ConfigError(f"{name} is not a report of 'ottla perf --json': {error!r}") from error
+        if not all(map(math.isfinite, (payload, seconds, cpu, payload / max(seconds, 1e-9)))):
+            raise ConfigError(f"{name}: the report has numbers that cannot be")
         if records < 1 or payload <= 0 or seconds <= 0 or cpu <= 0 or partitions < 1 or threads < 1:
             raise ConfigError(f"{name}: the report has no measured records")
         source = f"measured by 'ottla perf {kind}' on {when}"

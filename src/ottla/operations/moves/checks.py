@@ -28,6 +28,7 @@ def obstacles(plan: Plan, found: Survey, running: Collection[Reassignment]) -> l
         *_foreign(plan, running),
         *_missing_brokers(plan, found),
         *_unhealthy(plan, found),
+        *_too_few(plan, found),
         *_full_disks(plan, found),
     ]
 
@@ -46,6 +47,26 @@ def owned(plan: Plan, running: Collection[Reassignment]) -> dict[TopicPartition,
     """Return the running reassignments that this plan has begun: they end where it wants the replicas."""
     after = {move.partition: move.after for move in plan.moves}
     return {each.partition: each for each in running if set(after.get(each.partition, ())) == target_of(each)}
+
+
+def is_between(move: Move, replicas: Collection[int]) -> bool:
+    """Whether a partition has exactly the old and the new replicas, as it does while it moves."""
+    return bool(move.added and move.removed) and set(replicas) == {*move.before, *move.after}
+
+
+def with_ended(
+    plan: Plan, earlier: Collection[Reassignment], running: Collection[Reassignment]
+) -> tuple[Reassignment, ...]:
+    """Return what runs, and what the plan began and ended between two looks: metadata may show that it runs."""
+    present = {each.partition for each in running}
+    return (*running, *(each for tp, each in owned(plan, earlier).items() if tp not in present))
+
+
+def are_ending(plan: Plan, found: Survey, running: Collection[Reassignment]) -> bool:
+    """Whether moves of the plan seem to have ended a moment ago, so that some brokers do not know yet."""
+    present = {place.partition: place.replicas for place in found.layout.placements}
+    moving = {each.partition for each in running}
+    return any(is_between(move, present.get(move.partition, ())) for move in plan.moves if move.partition not in moving)
 
 
 def target_of(running: Reassignment) -> set[int]:
@@ -110,6 +131,17 @@ def is_under_minimum(place: Placement, minimum: Mapping[str, int]) -> bool:
     """Whether a partition has too few in-sync replicas for producers with acks=all."""
     wanted = min(minimum.get(place.partition.topic, 1), len(place.replicas))
     return len(place.isr) < wanted
+
+
+def _too_few(plan: Plan, found: Survey) -> Iterator[str]:
+    for topic in sorted({move.partition.topic for move in plan.moves if len(move.after) < len(move.before)}):
+        minimum = found.min_in_sync.get(topic, 1)
+        fewest = min(len(move.after) for move in plan.moves if move.partition.topic == topic)
+        if fewest < minimum:
+            yield (
+                f"topic {topic} has min.insync.replicas={minimum}: with {fewest} replicas, producers with acks=all"
+                f" could not write. Lower it first: ottla topics alter {topic} --setting min.insync.replicas={fewest}"
+            )
 
 
 def _full_disks(plan: Plan, found: Survey) -> Iterator[str]:

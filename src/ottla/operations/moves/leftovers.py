@@ -19,6 +19,7 @@ from ottla.net.deadline import Deadline
 from ottla.operations.moves.throttling import RATES
 
 _LEFT_OVER = "left over: no running move needs it"
+_DEFAULT = "default of all brokers: set by a person, stays"
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +32,8 @@ class Found:
     """Partitions that move at the moment."""
     topic_changes: Mapping[str, Mapping[str, str | None]] = field(default_factory=dict)
     broker_changes: Mapping[int, Mapping[str, str | None]] = field(default_factory=dict)
+    defaults: frozenset[tuple[int, str]] = frozenset()
+    """Rates that a broker has from the defaults of all, by broker and setting."""
 
     @property
     def has_leftovers(self) -> bool:
@@ -51,11 +54,14 @@ class Found:
         """Yield where a throttle is, its setting, its value, and what is to be said about it."""
         for broker, rates in sorted(self.brokers.items()):
             for name, value in sorted(rates.items()):
-                note = _LEFT_OVER if name in self.broker_changes.get(broker, {}) else ""
+                note = _LEFT_OVER if name in self.broker_changes.get(broker, {}) else self._default(broker, name)
                 yield f"broker {broker}", name, f"{value} bytes/s", note
         for topic, lists in sorted(self.topics.items()):
             for name, value in sorted(lists.items()):
                 yield f"topic {topic}", name, value, self._note(topic, name, value)
+
+    def _default(self, broker: int, name: str) -> str:
+        return _DEFAULT if (broker, name) in self.defaults else ""
 
     def _note(self, topic: str, name: str, value: str) -> str:
         if parse_replicas(value) is None:
@@ -84,8 +90,9 @@ def judge(
     brokers: Mapping[int, Mapping[str, str]],
     topics: Mapping[str, Mapping[str, str]],
     running: Collection[Reassignment],
+    own: Mapping[int, Mapping[str, str]] | None = None,
 ) -> Found:
-    """Return which throttles no running move needs."""
+    """Return which throttles no running move needs. `own` has the rates of single brokers, without defaults of all."""
     moving = {each.partition for each in running}
     topic_changes: dict[str, dict[str, str | None]] = {}
     for topic, lists in topics.items():
@@ -97,8 +104,12 @@ def judge(
             if kept != replicas:
                 topic_changes.setdefault(topic, {})[name] = show_replicas(kept) if kept else None
     # A rate without moves slows nothing, until the next move finds it.
-    broker_changes = {} if moving else {broker: dict.fromkeys(rates) for broker, rates in brokers.items() if rates}
-    return Found(brokers, topics, len(moving), topic_changes, broker_changes)
+    removable = brokers if own is None else own
+    broker_changes = {} if moving else {broker: dict.fromkeys(rates) for broker, rates in removable.items() if rates}
+    defaults = frozenset(
+        (broker, name) for broker, rates in brokers.items() for name in rates if name not in removable.get(broker, {})
+    )
+    return Found(brokers, topics, len(moving), topic_changes, broker_changes, defaults)
 
 
 def find_throttles(cluster: Cluster, *, deadline: Deadline) -> Found:
@@ -106,14 +117,16 @@ def find_throttles(cluster: Cluster, *, deadline: Deadline) -> Found:
     metadata = cluster.metadata(None, deadline=deadline)
     lists = topic_settings(cluster, list(metadata.topics), only=THROTTLED, deadline=deadline)
     rates = broker_settings(cluster, metadata.brokers.values(), only=RATES, deadline=deadline)
+    own = broker_settings(cluster, metadata.brokers.values(), only=RATES, own_only=True, deadline=deadline)
     # Last: a move that begins meanwhile is then known before its throttles are judged.
     running = running_reassignments(cluster, deadline=deadline)
     topics = {topic: {name: value for name, value in own.items() if value} for topic, own in lists.items()}
     brokers = {broker: {name: value for name, value in own.items() if name in RATES} for broker, own in rates.items()}
     return judge(
         {broker: own for broker, own in brokers.items() if own},
-        {topic: own for topic, own in topics.items() if own},
+        {topic: lists for topic, lists in topics.items() if lists},
         running,
+        own,
     )
 
 

@@ -18,7 +18,10 @@ from ottla.net.cluster import Cluster
 from ottla.net.discovery import MetadataQuery, metadata_request
 from ottla.net.metadata import Metadata
 from ottla.operations.moves.pacing import Signs
+from ottla.operations.moves.progress import Stage
 from ottla.operations.moves.reading import Survey
+from ottla.operations.moves.stages import View
+from ottla.operations.moves.values import Plan
 
 _WINDOW_SECONDS = 20.0
 _PROBE_SECONDS = 10.0
@@ -32,6 +35,36 @@ class ClusterSigns(NamedTuple):
     """Partitions outside the plan with too few in-sync replicas for producers with acks=all."""
 
 
+class Copies:
+    """Adds up what targets received. What is left says less: it grows while producers write."""
+
+    def __init__(self) -> None:
+        self.total = 0
+        self._present: dict[tuple[TopicPartition, int], int] = {}
+        self._full: dict[TopicPartition, int] = {}
+        self._is_first = True
+
+    def note(self, plan: Plan, view: View, sizes: Mapping[TopicPartition, Mapping[int, int]]) -> None:
+        """Count what came since the last call. What was there at the first one is not counted."""
+        for move in plan.moves:
+            stage = view.stages[move.partition]
+            if stage is Stage.MOVING:
+                present = sizes.get(move.partition, {})
+                self._full[move.partition] = max(present.values(), default=0)
+                for broker in move.added:
+                    self._reached(move.partition, broker, present.get(broker, 0))
+            elif stage is Stage.DONE:
+                for broker in move.added:
+                    self._reached(move.partition, broker, self._full.get(move.partition, move.size_bytes))
+        self._is_first = False
+
+    def _reached(self, partition: TopicPartition, broker: int, size: int) -> None:
+        before = self._present.get((partition, broker), 0)
+        if size > before:
+            self._present[partition, broker] = size
+            self.total += 0 if self._is_first else size - before
+
+
 class Gauge:
     """The measurements of one run."""
 
@@ -39,7 +72,10 @@ class Gauge:
         self._cluster = cluster
         self.calm = Signs()
         """How the cluster was before the run."""
+        self.copies = Copies()
         self._samples: list[tuple[float, int]] = []
+        self._least: int | None = None
+        self._moving: frozenset[TopicPartition] = frozenset()
         self._changed_at = time.monotonic()
         self._lag = 0
         self._senders: set[int] = set()
@@ -81,11 +117,12 @@ class Gauge:
         )
         return {tp: {copy.broker: copy.size_bytes for copy in copies} for tp, copies in found.copies.items()}
 
-    def speed(self, left: int) -> float:
-        """Return the bytes per second of the last seconds, from what is left now."""
+    def speed(self, left: int, moving: Collection[TopicPartition] = ()) -> float:
+        """Return the bytes per second of the last seconds, from what is left now of the partitions that move."""
         now = time.monotonic()
-        if not self._samples or self._samples[-1][1] != left:
-            self._changed_at = now
+        # Less is left than ever, or other partitions move. More is left where producers are faster than the throttle.
+        if self._least is None or left < self._least or self._moving != set(moving):
+            self._changed_at, self._least, self._moving = now, left, frozenset(moving)
         self._samples.append((now, left))
         while len(self._samples) > 2 and self._samples[1][0] < now - _WINDOW_SECONDS:
             del self._samples[0]
@@ -94,7 +131,7 @@ class Gauge:
 
     @property
     def seconds_without_progress(self) -> float:
-        """How long nothing was copied."""
+        """How long it has not become less."""
         return time.monotonic() - self._changed_at
 
     def signs(self, planned: Collection[TopicPartition], min_in_sync: Mapping[str, int]) -> ClusterSigns:
@@ -109,10 +146,10 @@ class Gauge:
                 thin += len(partition.isr) < len(partition.replicas)
                 if len(partition.isr) < min(min_in_sync.get(topic.name, 1), len(partition.replicas)):
                     under.add(tp)
-        now, left = self._samples[-1] if self._samples else (time.monotonic(), 0)
-        since, before = self._marked or (now, left)
-        self._marked = (now, left)
-        signs = Signs(thin, self._lag, self._latency(), before - left, now - since, len(self._senders))
+        now, copied = time.monotonic(), self.copies.total
+        since, before = self._marked or (now, copied)
+        self._marked = (now, copied)
+        signs = Signs(thin, self._lag, self._latency(), copied - before, now - since, len(self._senders))
         return ClusterSigns(signs, frozenset(under))
 
     def _latency(self) -> float:

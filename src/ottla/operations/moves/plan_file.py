@@ -17,6 +17,8 @@ from ottla.model import TopicPartition
 from ottla.operations.moves.values import Move, Plan
 
 _KIND, _VERSION = "ottla moves", 1
+_MOST = (1 << 31) - 1
+"""Numbers of brokers and partitions have 32 bits."""
 
 
 def plan_json(plan: Plan) -> dict[str, Any]:
@@ -64,7 +66,7 @@ def read_plan(path: Path) -> Plan:
         rows = json.loads(path.read_bytes())
     except OSError as error:
         raise InputError(f"the plan {path} cannot be read: {error.strerror or error}") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InputError(f"the plan {path} is damaged: {error}") from error
     if not isinstance(rows, dict) or rows.get("kind") != _KIND:
         raise InputError(f"{path} is not a plan of moves: 'ottla reassign plan' makes one")
@@ -74,18 +76,23 @@ def read_plan(path: Path) -> Plan:
     if digest != _digest(rows):
         raise InputError(f"the plan {path} is damaged or was edited: its checksum is wrong. Make it again")
     try:
-        return Plan(
-            rows["cluster_id"], tuple(_move(row) for row in rows["moves"]), rows["lower_bound"], rows["purpose"]
-        )
-    except (KeyError, TypeError, ValueError) as error:
+        moves = tuple(_move(row) for row in rows["moves"])
+        if len({move.partition for move in moves}) < len(moves):
+            raise ValueError("a partition is in it twice")
+        return Plan(str(rows["cluster_id"]), moves, int(rows["lower_bound"]), str(rows["purpose"]))
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise InputError(f"the plan {path} is damaged: {type(error).__name__} {error}") from error
 
 
 def _move(row: dict[str, Any]) -> Move:
     before, after = tuple(map(int, row["before"])), tuple(map(int, row["after"]))
-    if not after or len(set(after)) < len(after):
-        raise ValueError(f"replicas {list(after)} of {row['topic']}-{row['partition']}")
-    return Move(TopicPartition(str(row["topic"]), int(row["partition"])), before, after, int(row["size_bytes"]))
+    for replicas in (before, after):
+        if not replicas or len(set(replicas)) < len(replicas) or not all(0 <= each <= _MOST for each in replicas):
+            raise ValueError(f"replicas {list(replicas)} of {row['topic']}-{row['partition']}")
+    partition, size_bytes = int(row["partition"]), int(row["size_bytes"])
+    if not (0 <= partition <= _MOST and size_bytes >= 0):
+        raise ValueError(f"partition {partition} of {row['topic']} with {size_bytes} bytes")
+    return Move(TopicPartition(str(row["topic"]), partition), before, after, size_bytes)
 
 
 def _digest(rows: dict[str, Any]) -> str:

@@ -19,6 +19,8 @@ class Stage(Enum):
     DONE = "done"
     BLOCKED = "blocked"
     """A broker that it needs is down, or the partition has no leader."""
+    CHANGED = "changed"
+    """Another program has given it other replicas: it stays as it is."""
 
 
 @dataclass(frozen=True, slots=True)

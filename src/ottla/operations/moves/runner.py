@@ -7,25 +7,25 @@ that must survive kill -9 is in the cluster or in the files: the next run of the
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
-from ottla.admin.movement import running_reassignments
 from ottla.admin.reassignments import Errors, elect_preferred, reassign
-from ottla.errors import ErrorCode, InputError, OttlaError
+from ottla.errors import DeadlineExceeded, ErrorCode, InputError, NetworkError, NoBrokerReachable, OttlaError
 from ottla.model import TopicPartition
 from ottla.net.cluster import Cluster
 from ottla.net.deadline import Deadline
 from ottla.net.metadata import Metadata
-from ottla.operations.moves.checks import obstacles, require_cluster
+from ottla.operations.moves.checks import owned, require_cluster
+from ottla.operations.moves.looking import Looker, readiness
 from ottla.operations.moves.measuring import Gauge
 from ottla.operations.moves.pacing import START, Limits, busiest_bytes, next_moves, next_rate, seconds_left
 from ottla.operations.moves.plan_file import digest_of, write_plan
 from ottla.operations.moves.progress import Progress, Receipt, Stage, compare
-from ottla.operations.moves.reading import layout_of, survey
+from ottla.operations.moves.reading import layout_of
 from ottla.operations.moves.run_files import AUTOMATIC, UNLIMITED, Control, Rate, RunFiles, RunState
-from ottla.operations.moves.stages import View, left_bytes, partition_of, view_of
+from ottla.operations.moves.stages import View, left_bytes, partition_of
 from ottla.operations.moves.throttling import Throttles
 from ottla.operations.moves.values import Plan
 
@@ -40,6 +40,8 @@ class RunOptions:
 
     rate: Rate = AUTOMATIC
     """Bytes per second of each broker, `auto` or `none`."""
+    is_rate_given: bool = False
+    """Whether `rate` replaces the one that was given to a run before it was killed."""
     limits: Limits = field(default_factory=Limits)
     interval: float = 2.0
     """Seconds between two looks at the cluster."""
@@ -104,7 +106,7 @@ class _Run:
         self._is_stopped = is_stopped
         self._moves = {move.partition: move for move in plan.moves}
         self._gauge = Gauge(cluster)
-        self._min_in_sync: Mapping[str, int] = {}
+        self._looker = Looker(cluster, plan)
         self._throttled: set[TopicPartition] = set()
         self._refused: Errors = {}
         self._lost_since: dict[int, float] = {}
@@ -113,33 +115,40 @@ class _Run:
         self._is_held = False
         """Whether partitions elsewhere have too few in-sync replicas for more to begin."""
         self._stuck_told = False
+        self._changed_told: set[TopicPartition] = set()
 
     def run(self) -> Receipt:
         """Carry out the plan."""
         started = time.monotonic()
-        deadline = self._deadline()
-        found = survey(self._cluster, deadline=deadline)
-        running = running_reassignments(self._cluster, deadline=deadline)
-        reasons = obstacles(self._plan, found, running)
+        state = self._files.state()
+        is_resumed = state is not None and state.digest == digest_of(self._plan)
+        # Before anything else: what is said from now on is meant for this run.
+        self._files.set_control(self._first_control(is_resumed=is_resumed))
+        found, running, reasons = readiness(self._cluster, self._plan, interval=self._options.interval)
         if reasons:
             raise InputError("the plan cannot run now:\n  " + "\n  ".join(reasons))
-        state = self._state()
-        is_resumed = state is not None
         self._throttles = Throttles(self._cluster, {} if state is None else state.before)
-        self._min_in_sync = found.min_in_sync
-        self._files.set_control(replace(self._files.control(), is_cancelled=False))
-        if not self._files.undo.exists():
-            write_plan(self._files.undo, self._plan.undone())
+        moving = owned(self._plan, running)
+        if state is None and moving:
+            self._throttles.adopt([self._moves[tp] for tp in moving], deadline=self._deadline())
+        self._looker.min_in_sync = found.min_in_sync
+        if state is not None and not is_resumed:
+            self._tell(
+                "a run of another plan in this file was killed: the rates that it found are put back at the end."
+                " 'ottla throttles clear' removes throttled replicas that it left"
+            )
+            self._files.save_state(RunState(digest_of(self._plan), state.before))
+        write_plan(self._files.undo, self._plan.undone())
         outcome = "stopped"
         try:
-            if is_resumed:
+            if is_resumed or moving:
                 self._tell("continuing the plan")
-                self._adopt(self._look()[0])
+                self._adopt(self._looker.look()[0])
             self._gauge.begin(found)
             outcome = self._loop()
         except BaseException:
             with suppress(Exception):
-                self._give_back(self._look()[0].having(Stage.MOVING))
+                self._give_back(self._looker.look()[0].having(Stage.MOVING))
             raise
         finally:
             self._clean()
@@ -149,27 +158,22 @@ class _Run:
         """End what an earlier run began."""
         started = time.monotonic()
         require_cluster(self._plan, self._cluster.metadata((), deadline=self._deadline()))
-        state = self._state()
+        state = self._files.state()
         self._throttles = Throttles(self._cluster, {} if state is None else state.before)
         try:
             self._throttled = set(self._moves)
-            self._give_back(self._look()[0].having(Stage.MOVING))
+            self._give_back(self._looker.look()[0].having(Stage.MOVING))
         finally:
             self._clean()
         return self._receipt("cancelled", started)
 
-    def _state(self) -> RunState | None:
-        state = self._files.state()
-        return state if state is not None and state.digest == digest_of(self._plan) else None
+    def _first_control(self, *, is_resumed: bool) -> Control:
+        """Return what is wanted at the beginning: what was said to a run that ended long ago does not count."""
+        control = replace(self._files.control(), is_cancelled=False) if is_resumed else Control()
+        return replace(control, rate=None) if self._options.is_rate_given else control
 
     def _deadline(self) -> Deadline:
         return self._cluster.deadline()
-
-    def _look(self) -> tuple[View, Metadata]:
-        deadline = self._deadline()
-        running = running_reassignments(self._cluster, deadline=deadline)
-        metadata = self._cluster.metadata({tp.topic for tp in self._moves}, deadline=deadline)
-        return view_of(self._plan, metadata, running, min_in_sync=self._min_in_sync), metadata
 
     def _adopt(self, view: View) -> None:
         """Throttle what a run before this one began, and nothing else."""
@@ -178,25 +182,41 @@ class _Run:
         self._throttled = moving
 
     def _loop(self) -> str:
+        unanswered_since: float | None = None
         while True:
-            control = self._files.control()
-            view, metadata = self._look()
-            self._note_lost(view, metadata)
-            self._release(view)
-            if control.is_cancelled:
-                self._tell("cancelling: partitions that move go back to their old replicas")
-                self._give_back(view.having(Stage.MOVING))
-                return "cancelled"
-            progress = self._measure(view, metadata, control)
-            self._watch(progress)
-            is_ending = control.is_paused or self._is_stopped()
-            begun = 0 if is_ending or self._is_held else self._begin(view, metadata)
-            moving = view.having(Stage.MOVING)
-            if not begun and not moving - view.stalled:
-                outcome = self._idle_outcome(view, is_paused=control.is_paused)
-                if outcome is not None:
-                    return outcome
+            try:
+                outcome = self._step()
+                unanswered_since = None
+            except (NetworkError, NoBrokerReachable, DeadlineExceeded) as error:
+                now = time.monotonic()
+                if unanswered_since is None:
+                    unanswered_since = now
+                    self._tell(f"the cluster does not respond: moves go on, and the run looks again: {error}")
+                if self._is_stopped() or now - unanswered_since >= self._options.lost_seconds:
+                    raise
+                outcome = None
+            if outcome is not None:
+                return outcome
             self._sleep()
+
+    def _step(self) -> str | None:
+        """Look once and do what is due. Returns how the run ends, None if it goes on."""
+        control = self._files.control()
+        view, metadata = self._looker.look()
+        self._note_lost(view, metadata)
+        self._note_changed(view, metadata)
+        self._release(view)
+        if control.is_cancelled:
+            self._tell("cancelling: partitions that move go back to their old replicas")
+            self._give_back(view.having(Stage.MOVING))
+            return "cancelled"
+        progress = self._measure(view, metadata, control)
+        self._watch(progress)
+        is_ending = control.is_paused or self._is_stopped()
+        begun = 0 if is_ending or self._is_held else self._begin(view, metadata)
+        if not begun and not view.having(Stage.MOVING) - view.stalled:
+            return self._idle_outcome(view, is_paused=control.is_paused)
+        return None
 
     def _idle_outcome(self, view: View, *, is_paused: bool) -> str | None:
         """Return how the run ends if nothing moves and nothing can begin; None if it is worth waiting."""
@@ -228,8 +248,9 @@ class _Run:
             if not moving:
                 self._throttles.assume_nothing()
             self._set_rate(self._rate, metadata)
-            self._throttles.add([move for move in chosen if move.added], deadline=deadline)
+            # Noted first: lists that were changed though no response came are put right, too.
             self._throttled |= {move.partition for move in chosen if move.added}
+            self._throttles.add([move for move in chosen if move.added], deadline=deadline)
         refused = reassign(self._cluster, {move.partition: move.after for move in chosen}, deadline=deadline)
         for tp, error in refused.items():
             self._tell(f"{tp} is not moved: {error}")
@@ -247,15 +268,16 @@ class _Run:
         sizes = self._gauge.sizes(metadata, view.having(Stage.MOVING))
         left = left_bytes(self._plan, view, sizes)
         total = sum(sum(targets.values()) for targets in left.values())
-        speed = self._gauge.speed(total)
+        self._gauge.copies.note(self._plan, view, sizes)
+        speed = self._gauge.speed(total, view.having(Stage.MOVING))
         self._choose_rate(control, metadata, view)
         stuck = self._gauge.seconds_without_progress
         if view.having(Stage.MOVING) - view.stalled and stuck > _STUCK_SECONDS and not self._stuck_told:
             self._stuck_told = True
             targets = sorted({broker for tp in view.having(Stage.MOVING) for broker in self._moves[tp].added})
             self._tell(
-                f"nothing was copied for {stuck:.0f} s to brokers {', '.join(map(str, targets))}: they may get more"
-                " from producers than the throttle allows. A higher rate helps"
+                f"what is left to copy to brokers {', '.join(map(str, targets))} has not become less for {stuck:.0f} s:"
+                " they may get more from producers than the throttle allows. A higher rate helps"
             )
         busiest = busiest_bytes(left, view.leaders)
         return Progress(
@@ -276,7 +298,7 @@ class _Run:
         is_due = now - self._rate_at >= self._options.rate_interval
         if is_due:
             self._rate_at = now
-            signs = self._gauge.signs(set(self._moves), self._min_in_sync)
+            signs = self._gauge.signs(set(self._moves), self._looker.min_in_sync)
             self._hold(signs.under_minimum)
         if wanted == UNLIMITED:
             if self._rate is not None:
@@ -323,6 +345,14 @@ class _Run:
             del self._lost_since[broker]
             if broker in metadata.brokers:
                 self._tell(f"broker {broker} is back")
+
+    def _note_changed(self, view: View, metadata: Metadata) -> None:
+        changed = view.having(Stage.CHANGED)
+        for tp in sorted(changed - self._changed_told):
+            partition = partition_of(metadata, tp)
+            replicas = ",".join(map(str, partition.replicas)) if partition is not None else ""
+            self._tell(f"{tp} stays as it is: another program has given it the replicas {replicas}")
+        self._changed_told = changed
 
     def _give_back(self, partitions: Collection[TopicPartition]) -> None:
         """Move partitions back to their old replicas, in the old order, and wait until they have arrived."""

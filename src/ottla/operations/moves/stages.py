@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from ottla.admin.movement import Reassignment
 from ottla.model import TopicPartition
 from ottla.net.metadata import Metadata, Partition
-from ottla.operations.moves.checks import owned
+from ottla.operations.moves.checks import is_between, owned
 from ottla.operations.moves.progress import Stage
 from ottla.operations.moves.values import Move, Plan
 
@@ -29,6 +29,8 @@ class View:
     """Partitions with a single in-sync replica, or fewer than they need."""
     lost: frozenset[int]
     """Brokers of unfinished moves that are down."""
+    ending: frozenset[TopicPartition] = frozenset()
+    """Partitions at `Stage.MOVING` with old and new replicas and no running move: it has ended a moment before."""
 
     def having(self, stage: Stage) -> set[TopicPartition]:
         """Return the partitions at a stage."""
@@ -36,19 +38,33 @@ class View:
 
 
 def view_of(
-    plan: Plan, metadata: Metadata, running: Collection[Reassignment], *, min_in_sync: Mapping[str, int]
+    plan: Plan,
+    metadata: Metadata,
+    running: Collection[Reassignment],
+    *,
+    min_in_sync: Mapping[str, int],
+    settled: Collection[TopicPartition] = (),
 ) -> View:
-    """Return where each partition of the plan is."""
+    """Return where each partition of the plan is. `settled` were at `View.ending` for longer than metadata lags."""
     own = owned(plan, running)
     foreign = {each.partition for each in running} - own.keys()
     stages: dict[TopicPartition, Stage] = {}
-    stalled, unsafe, lost, leaders = set(), set(), set(), {}
+    stalled, unsafe, lost, ending, leaders = set(), set(), set(), set(), {}
     for move in plan.moves:
         partition = partition_of(metadata, move.partition)
-        stage = _stage(move, partition, metadata, is_own=move.partition in own, is_foreign=move.partition in foreign)
+        stage = _stage(
+            move,
+            partition,
+            metadata,
+            is_own=move.partition in own,
+            is_foreign=move.partition in foreign,
+            is_settled=move.partition in settled,
+        )
         stages[move.partition] = stage
-        if partition is None or stage is Stage.DONE:
+        if partition is None or stage in (Stage.DONE, Stage.CHANGED):
             continue
+        if stage is Stage.MOVING and move.partition not in own:
+            ending.add(move.partition)
         leaders[move.partition] = partition.leader
         if len(partition.isr) <= min(min_in_sync.get(move.partition.topic, 1), len(partition.replicas) - 1):
             unsafe.add(move.partition)
@@ -56,7 +72,7 @@ def view_of(
         lost |= down
         if stage is Stage.MOVING and not down.isdisjoint(move.added):
             stalled.add(move.partition)
-    return View(stages, frozenset(stalled), leaders, frozenset(unsafe), frozenset(lost))
+    return View(stages, frozenset(stalled), leaders, frozenset(unsafe), frozenset(lost), frozenset(ending))
 
 
 def partition_of(metadata: Metadata, tp: TopicPartition) -> Partition | None:
@@ -65,15 +81,19 @@ def partition_of(metadata: Metadata, tp: TopicPartition) -> Partition | None:
     return None if topic is None else topic.partition(tp.partition)
 
 
-def _stage(move: Move, partition: Partition | None, metadata: Metadata, *, is_own: bool, is_foreign: bool) -> Stage:
+def _stage(
+    move: Move, partition: Partition | None, metadata: Metadata, *, is_own: bool, is_foreign: bool, is_settled: bool
+) -> Stage:
     if is_own:
         return Stage.MOVING
     if partition is None or is_foreign:
         return Stage.BLOCKED
     if partition.replicas == move.after:
         return Stage.DONE
-    if set(partition.replicas) >= {*move.before, *move.after} and move.added and move.removed:
+    if is_between(move, partition.replicas) and not is_settled:
         return Stage.MOVING  # it has just ended, and this broker does not know yet
+    if set(partition.replicas) not in (set(move.before), set(move.after)):
+        return Stage.CHANGED
     if partition.leader < 0 or any(broker not in metadata.brokers for broker in move.added):
         return Stage.BLOCKED
     return Stage.WAITING
@@ -86,7 +106,7 @@ def left_bytes(
     left: dict[TopicPartition, dict[int, int]] = {}
     for move in plan.moves:
         stage = view.stages[move.partition]
-        if stage is Stage.DONE or not move.added:
+        if stage in (Stage.DONE, Stage.CHANGED) or not move.added:
             continue
         present = sizes.get(move.partition, {}) if stage is Stage.MOVING else {}
         size = max((size for broker, size in present.items() if broker not in move.added), default=move.size_bytes)

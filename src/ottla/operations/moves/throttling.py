@@ -19,6 +19,7 @@ from ottla.admin.throttles import (
     Throttled,
     alter_broker,
     alter_topics,
+    parse_replicas,
     topic_changes,
 )
 from ottla.errors import DeadlineExceeded, OttlaError
@@ -54,14 +55,30 @@ class Throttles:
         self._rates: dict[int, int] = {}
         self.left: dict[int, str] = {}
         """Brokers that kept a rate, and why."""
+        self._are_ours = False
+
+    def adopt(self, moves: Collection[Move], *, deadline: Deadline) -> None:
+        """Treat rates as set by another run of the plan if these moves, which run already, are throttled as it does.
+
+        Its files are elsewhere, and so is what brokers had before. A rate from before the moves is rare: it slows
+        nothing; one that stayed for ever would be worse.
+        """
+        wanted = throttled_by(moves)
+        present = topic_settings(self._cluster, list(wanted), only=THROTTLED, deadline=deadline)
+        self._are_ours = any(
+            own.followers and own.followers <= (parse_replicas(present.get(topic, {}).get(THROTTLED[1])) or frozenset())
+            for topic, own in wanted.items()
+        )
 
     def find_rates(self, brokers: Collection[int], *, deadline: Deadline) -> None:
         """Note the rates that brokers have before this run changes them."""
         new = [broker for broker in brokers if broker not in self.before]
         known = self._cluster.metadata(deadline=deadline).brokers
-        found = broker_settings(self._cluster, [known[b] for b in new if b in known], only=RATES, deadline=deadline)
+        asked = [known[b] for b in new if b in known]
+        # A default of all brokers comes back by itself: given to each of them, it would stay after it is changed.
+        found = broker_settings(self._cluster, asked, only=RATES, own_only=True, deadline=deadline)
         for broker, own in found.items():
-            self.before[broker] = {name: own.get(name) for name in RATES}
+            self.before[broker] = {name: None if self._are_ours else own.get(name) for name in RATES}
 
     def set_rate(self, brokers: Collection[int], rate: int, *, deadline: Deadline) -> list[int]:
         """Set both rates of these brokers, where they differ. Returns the brokers that did not take it."""
