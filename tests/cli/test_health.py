@@ -119,7 +119,7 @@ def test_a_port_in_use_is_one_message_and_nothing_is_created(kafka: LocalCluster
         probe = ("health", "probe", "--serve", str(port), "--topic", "health-cli-refused", "--for", "1s")
         result = run(*probe, "--bootstrap", kafka.bootstrap)
     assert result.exit_code == 2
-    assert result.stderr == f"error: cannot listen on 127.0.0.1:{port}: Address already in use; choose another port\n"
+    assert f"error: cannot listen on 127.0.0.1:{port}: another program listens there" in result.stderr
     with Admin(kafka.bootstrap) as admin:
         assert "health-cli-refused" not in admin.topic_names()
 

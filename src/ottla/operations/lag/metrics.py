@@ -14,7 +14,6 @@ from ottla.model import TopicPartition
 from ottla.operations.lag.values import GroupLag, LagRow, Method, Snapshot, State, Status, most
 
 FAMILIES = ("a", "b", "both")
-CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _METHODS = {method: number for number, method in enumerate(Method)}
 _STATES = {state: number for number, state in enumerate(State)}
 _STATUSES = {Status.OK: 1, Status.WARN: 2, Status.ERR: 3, Status.UNKNOWN: 0}
