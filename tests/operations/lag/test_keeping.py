@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import sqlite3
 import threading
 from dataclasses import replace
@@ -125,10 +126,53 @@ def test_posts_go_out_in_order_and_again_after_a_failure(monkeypatch: pytest.Mon
     assert not any(thread.name == "ottla-lag-webhook" for thread in threading.enumerate())
 
 
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"garbage\r\n\r\n",
+        b"HTTP/9.9 200 OK\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nX: " + b"y" * 70_000 + b"\r\n\r\n",
+        b"",
+        b"HTTP/1.1 302 Found\r\nLocation: /login\r\nContent-Length: 0\r\n\r\n",
+        b"HTTP/1.1 303 See Other\r\nLocation: /login\r\nContent-Length: 0\r\n\r\n",
+    ],
+)
+def test_what_got_no_proper_answer_is_posted_again(monkeypatch: pytest.MonkeyPatch, answer: bytes) -> None:
+    monkeypatch.setattr("ottla.operations.lag.watcher._RETRY_SECONDS", 0.05)
+    asked: list[bytes] = []
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def serve() -> None:
+            for content in (answer, b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"):
+                connection, _ = listener.accept()
+                with connection:
+                    asked.append(connection.recv(1 << 16).split()[0])
+                    connection.sendall(content)
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        with Poster(f"http://127.0.0.1:{listener.getsockname()[1]}/hook") as poster:
+            poster.add(_snapshots(1)[0], Hysteresis(1).observe([_group(Status.ERR)], 1.0))
+            eventually(lambda: len(asked) == 2, lambda: f"asked {asked}", seconds=20)
+        thread.join(20)
+    assert asked == [b"POST", b"POST"]
+
+
 def test_a_wrong_address_is_refused_before_anything_is_posted() -> None:
-    for url in ("alerts.example", "file:///etc/passwd", "http://", "http://[broken"):
+    for url in (
+        *("alerts.example", "file:///etc/passwd", "http://", "http://[broken", "http://alerts.example/a b"),
+        *(
+            "http://alerts.example:port/",
+            "http://alerts.example:99999/",
+            "http://user:word@alerts.example/",
+            "http://a/ü",
+        ),
+    ):
         with pytest.raises(ConfigError, match="an address that begins with http:// or https://"):
             Poster(url)
+    with pytest.raises(ConfigError) as raised:
+        Poster("ftp://alerts.example/?token=hidden")
+    assert "hidden" not in str(raised.value)
 
 
 def _checkpoint(folder: Path, batches: dict[int, str], done: list[int]) -> Path:
