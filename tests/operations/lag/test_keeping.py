@@ -196,6 +196,16 @@ def test_a_query_is_behind_its_last_committed_batch(tmp_path: Path) -> None:
     )
 
 
+def test_queries_whose_folders_have_one_name_are_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    line = '{"clicks":{"0":10}}'
+    paths = [_checkpoint(tmp_path / parent / "checkpoint", {0: line}, [0]) for parent in ("a", "b")]
+    other = _checkpoint(tmp_path / "etl", {0: line}, [0])
+    found = Checkpoint.at_all([*paths, other, paths[0]])
+    assert [each.read().name for each in found] == [str(paths[0]), str(paths[1]), "etl"]
+    monkeypatch.chdir(other)
+    assert Checkpoint.at(Path()).name == "etl"
+
+
 def test_sources_of_other_kinds_and_unfinished_queries_have_no_offsets(tmp_path: Path) -> None:
     assert not Checkpoint.at(_checkpoint(tmp_path / "a", {0: '{"logOffset":5}'}, [0])).read().committed
     assert not Checkpoint.at(_checkpoint(tmp_path / "b", {0: '{"clicks":{"0":5}}'}, [])).read().committed
