@@ -17,9 +17,9 @@ from ottla.errors import ConfigError
 from ottla.model import TopicPartition
 from ottla.operations.lag.changes import Hysteresis
 from ottla.operations.lag.evaluate import Evaluator
-from ottla.operations.lag.history import History, sample_of
+from ottla.operations.lag.history import History, HistoryFailed, sample_of
 from ottla.operations.lag.sources import Checkpoint, readers
-from ottla.operations.lag.values import GroupLag, GroupType, Snapshot, State, Status
+from ottla.operations.lag.values import GroupLag, GroupSample, GroupType, Snapshot, State, Status
 from ottla.operations.lag.watcher import Poster
 from ottla.operations.webhook import WebhookFailed
 
@@ -55,6 +55,22 @@ def test_what_does_not_change_is_stored_seldom_and_what_is_old_is_deleted(tmp_pa
         looks = history.looks("billing", 0.0)
         assert looks[0]["at"] >= 30.0 * 399 - 3600 - 900
         assert len(looks) < 10
+
+
+def test_a_history_that_has_no_room_has_some_again_when_what_is_old_is_deleted(tmp_path: Path) -> None:
+    with History(tmp_path / "lag.db", keep_seconds=600.0) as history:
+        # As a disk that is full answers, for this connection.
+        history._file.execute("PRAGMA max_page_count = 12")
+        evaluator, outcomes = Evaluator(), []
+        for number in range(200):
+            more = tuple(GroupSample(f"g{n}", GroupType.CLASSIC, committed={TP: number}) for n in range(20))
+            try:
+                history.add(evaluator.observe(sample(30.0 * number, number, 1000, more=more)))
+                outcomes.append(True)
+            except HistoryFailed:
+                outcomes.append(False)
+    assert not all(outcomes)
+    assert any(outcomes[100:])
 
 
 def test_other_files_are_refused_and_left_alone(tmp_path: Path) -> None:
