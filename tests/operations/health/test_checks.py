@@ -19,7 +19,7 @@ from ottla.admin.transactions import OngoingTransaction
 from ottla.cli import cli
 from ottla.errors import ConfigError
 from ottla.model import TopicPartition
-from ottla.operations.health.findings import Severity, State
+from ottla.operations.health.findings import Severity, State, typed
 from ottla.operations.health.judging import NAMES, History, check_names, judge
 from ottla.operations.health.probe_checks import probe_findings
 from ottla.operations.health.probe_tally import ProbeTally
@@ -405,6 +405,14 @@ def test_suggested_commands_are_commands(line: str) -> None:
         command = found
     context = click.Context(command, resilient_parsing=True)
     command.make_parser(context).parse_args(list(words))
+
+
+def test_a_name_that_begins_with_a_hyphen_is_no_option_in_a_command() -> None:
+    assert typed("groups", "describe", name="-x y") == "ottla groups describe -- '-x y'"
+    assert typed("groups", "describe", name="x-") == "ottla groups describe x-"
+    group = ListedGroup("-x", "PreparingRebalance", "consumer", "classic", 1)
+    (found,) = [each for each in judged(replace(WHOLE, groups=(group,))) if each.check == "group-rebalancing"]
+    assert found.command == "ottla groups describe -- -x"
 
 
 def test_nothing_of_a_cluster_out_of_reach_is_judged() -> None:
