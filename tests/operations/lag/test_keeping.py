@@ -13,11 +13,14 @@ from typing import Any
 import pytest
 from tests.waiting import eventually
 
-from ottla.errors import ConfigError
+from ottla.errors import BrokerError, ConfigError
 from ottla.model import TopicPartition
+from ottla.net import Cluster
+from ottla.net.metadata import Metadata
 from ottla.operations.lag.changes import Hysteresis
 from ottla.operations.lag.evaluate import Evaluator
 from ottla.operations.lag.history import History, HistoryFailed, sample_of
+from ottla.operations.lag.poller import Poller
 from ottla.operations.lag.sources import Checkpoint, readers
 from ottla.operations.lag.values import GroupLag, GroupSample, GroupType, Snapshot, State, Status
 from ottla.operations.lag.watcher import Poster
@@ -111,6 +114,13 @@ def test_a_change_counts_once_it_lasts() -> None:
     assert _changes([err, unknown, err, unknown, err]) == [(4, "OK", "ERR")]
     assert _changes([warn, warn, err, err, err]) == [(4, "OK", "ERR")]
     assert _changes([err, ok], polls=1) == [(0, "OK", "ERR"), (1, "ERR", "OK")]
+
+
+def test_a_cluster_without_a_broker_that_is_up_is_no_cluster_without_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+    with Cluster("127.0.0.1:1") as cluster:
+        monkeypatch.setattr(cluster, "metadata", lambda *_, **__: Metadata(cluster_id="c"))
+        with pytest.raises(BrokerError, match="the cluster has no broker that is up"):
+            Poller(cluster).poll()
 
 
 def test_a_group_that_is_gone_begins_again() -> None:
