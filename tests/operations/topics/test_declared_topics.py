@@ -137,6 +137,19 @@ def test_a_file_that_cannot_be_read_is_said(tmp_path: Path) -> None:
         read_declaration(tmp_path / "nothing.toml")
 
 
+def test_a_setting_with_and_without_quotes_is_there_twice(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"\[topics.a.settings\] has retention.ms twice"):
+        _read(tmp_path, '[topics.a.settings]\n"retention.ms" = 1\nretention.ms = 2')
+
+
+def test_whole_numbers_may_be_written_with_an_exponent(tmp_path: Path) -> None:
+    text = "[topics.a.settings]\nretention.bytes = 1e9\nmin.cleanable.dirty.ratio = 0.5"
+    assert _read(tmp_path, text)["a"].settings == {
+        "retention.bytes": "1000000000",
+        "min.cleanable.dirty.ratio": "0.5",
+    }
+
+
 def test_differences_of_a_topic() -> None:
     wanted = DeclaredTopic("t", 4, 3, {"retention.ms": "1000"})
     same = LiveTopic("t", 4, 3, _own(retention_ms="1000"))
