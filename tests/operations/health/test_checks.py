@@ -21,7 +21,7 @@ from ottla.errors import ConfigError, RequestTimedOut
 from ottla.model import TopicPartition
 from ottla.net import Cluster
 from ottla.net.deadline import Deadline
-from ottla.net.metadata import Broker, Metadata
+from ottla.net.metadata import Broker, Metadata, Topic
 from ottla.net.targets import Node, Target
 from ottla.operations.health.findings import Severity, State, typed
 from ottla.operations.health.judging import NAMES, History, check_names, judge
@@ -438,6 +438,16 @@ def test_a_broker_that_reaches_no_controller_does_not_speak_for_the_others(monke
         other = _Look(cluster, metadata, Deadline.after(60), NOW)
         assert other._quorum([metadata.brokers[1]]) is None
         assert "DescribeQuorum" in str(other._quorum_error)
+
+
+def test_settings_that_a_user_may_not_see_are_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = {"clicks": {"min.insync.replicas": "2"}}
+    monkeypatch.setattr("ottla.operations.health.looking.topic_settings", lambda *_, **__: settings)
+    with Cluster("127.0.0.1:1") as cluster:
+        metadata = Metadata(topics={name: Topic(name) for name in ("clicks", "orders")})
+        one = _Look(cluster, metadata, Deadline.after(60), NOW)
+        assert one._settings() == settings
+        assert one._unseen == ["settings of 1 topic (orders): not told to this user"]
 
 
 def test_nothing_of_a_cluster_out_of_reach_is_judged() -> None:

@@ -30,6 +30,7 @@ from ottla.net.cluster import Cluster
 from ottla.net.deadline import Deadline
 from ottla.net.metadata import Broker, Metadata
 from ottla.net.targets import AnyBroker, Node, Target
+from ottla.operations.health.findings import counted, named
 from ottla.operations.health.snapshot import PROBE_TOPIC, Growth, Snapshot
 
 _T = TypeVar("_T")
@@ -167,7 +168,12 @@ class _Look:
             "settings of topics",
             lambda limit: topic_settings(self._cluster, names, only=_TOPIC_SETTINGS, via=self._via, deadline=limit),
         )
-        return found or {}
+        if found is None:
+            return {}
+        hidden = [name for name in names if name not in found]
+        if hidden:  # or a topic that was deleted just now: then the next look says nothing of it
+            self._unseen.append(f"settings of {counted(len(hidden), 'topic')} ({named(hidden)}): not told to this user")
+        return found
 
     def _log_dirs(self, answering: Collection[Broker]) -> LogDirs:
         found = self._part("disks", lambda limit: find_log_dirs(self._cluster, answering, deadline=limit)) or LogDirs()
