@@ -37,6 +37,7 @@ def test_a_default_is_a_value_that_was_not_changed(
         (SettingType.DOUBLE, "0.5", "0.50", True),
         (SettingType.BOOLEAN, "true", "TRUE", True),
         (SettingType.LIST, "compact,delete", "compact, delete", True),
+        (SettingType.LIST, "compact,delete", "delete,compact", True),
         (SettingType.LIST, "", "", True),
         (SettingType.LIST, "compact", "delete", False),
         (SettingType.STRING, "Zstd", "zstd", False),

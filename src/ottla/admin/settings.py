@@ -230,12 +230,13 @@ def _sorted(settings: Iterable[Setting]) -> Settings:
 
 
 def _normal(text: str, kind: SettingType) -> object:
-    """Normalize a value for comparison, as brokers do: case of booleans, spaces in lists, leading zeros."""
+    """Normalize a value for comparison, as brokers do: case of booleans, spaces and order in lists, leading zeros."""
     stripped = text.strip()
     if kind is SettingType.BOOLEAN:
         return stripped.lower()
     if kind is SettingType.LIST:
-        return [part.strip() for part in stripped.split(",") if part.strip()]
+        # All lists of topics are sets: policies, replicas.
+        return sorted({part.strip() for part in stripped.split(",") if part.strip()})
     if kind in _NUMBERS:
         try:
             return float(stripped) if kind is SettingType.DOUBLE else int(stripped)

@@ -21,7 +21,7 @@ from ottla.net import Cluster
 from ottla.operations.health import Finding, History, Limits, Prober, State, Verdict, judge, look
 from ottla.operations.health.monitor import Monitor
 from ottla.operations.health.probe_tally import BrokerReport
-from ottla.operations.serving import Server
+from ottla.operations.serving import Server, routed
 
 pytestmark = pytest.mark.broker
 EVERY = 0.5
@@ -86,7 +86,7 @@ def test_the_probe_notices_a_frozen_broker_within_its_interval_and_says_which(
     with Prober(cluster, every=EVERY, topic="health-frozen") as prober:
         eventually(lambda: len(prober.reports()) == 3 and min(each.received for each in prober.reports()) >= 2)
         monitor = Monitor(cluster, every=60.0, prober=prober)
-        with Server(monitor.routes) as server, contextlib.closing(_Client(server.url)) as client:
+        with Server(routed(monitor.routes)) as server, contextlib.closing(_Client(server.url)) as client:
             kafka.freeze(2)
             frozen_at = time.monotonic()
             eventually(lambda: _down(prober.reports()) == [2], seconds=10)

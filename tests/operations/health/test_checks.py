@@ -17,10 +17,15 @@ from ottla.admin.nodes import BrokerVersions, RegisteredBroker
 from ottla.admin.quorum import Quorum, QuorumReplica
 from ottla.admin.transactions import OngoingTransaction
 from ottla.cli import cli
-from ottla.errors import ConfigError
+from ottla.errors import ConfigError, RequestTimedOut
 from ottla.model import TopicPartition
-from ottla.operations.health.findings import Severity, State
+from ottla.net import Cluster
+from ottla.net.deadline import Deadline
+from ottla.net.metadata import Broker, Metadata, Topic
+from ottla.net.targets import Node, Target
+from ottla.operations.health.findings import Severity, State, typed
 from ottla.operations.health.judging import NAMES, History, check_names, judge
+from ottla.operations.health.looking import _Look
 from ottla.operations.health.probe_checks import probe_findings
 from ottla.operations.health.probe_tally import ProbeTally
 from ottla.operations.health.snapshot import PROBE_TOPIC, Growth, Limits, Snapshot
@@ -405,6 +410,44 @@ def test_suggested_commands_are_commands(line: str) -> None:
         command = found
     context = click.Context(command, resilient_parsing=True)
     command.make_parser(context).parse_args(list(words))
+
+
+def test_a_name_that_begins_with_a_hyphen_is_no_option_in_a_command() -> None:
+    assert typed("groups", "describe", name="-x y") == "ottla groups describe -- '-x y'"
+    assert typed("groups", "describe", name="x-") == "ottla groups describe x-"
+    group = ListedGroup("-x", "PreparingRebalance", "consumer", "classic", 1)
+    (found,) = [each for each in judged(replace(WHOLE, groups=(group,))) if each.check == "group-rebalancing"]
+    assert found.command == "ottla groups describe -- -x"
+
+
+def test_a_broker_that_reaches_no_controller_does_not_speak_for_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    quorum, asked = _quorum(_node(1)), []
+
+    def find(cluster: Cluster, *, via: Target, deadline: Deadline) -> Quorum:
+        asked.append(via)
+        if via == Node(1):
+            raise RequestTimedOut("broker 1", "DescribeQuorum v2 was not answered within 5.0 s")
+        return quorum
+
+    monkeypatch.setattr("ottla.operations.health.looking.find_quorum", find)
+    metadata = Metadata(brokers={number: Broker(number, "host", 9092) for number in (1, 2)})
+    with Cluster("127.0.0.1:1") as cluster:
+        one = _Look(cluster, metadata, Deadline.after(60), NOW)
+        assert one._quorum(list(metadata.brokers.values())) is quorum
+        assert (one._quorum_error, asked) == (None, [Node(1), Node(2)])
+        other = _Look(cluster, metadata, Deadline.after(60), NOW)
+        assert other._quorum([metadata.brokers[1]]) is None
+        assert "DescribeQuorum" in str(other._quorum_error)
+
+
+def test_settings_that_a_user_may_not_see_are_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = {"clicks": {"min.insync.replicas": "2"}}
+    monkeypatch.setattr("ottla.operations.health.looking.topic_settings", lambda *_, **__: settings)
+    with Cluster("127.0.0.1:1") as cluster:
+        metadata = Metadata(topics={name: Topic(name) for name in ("clicks", "orders")})
+        one = _Look(cluster, metadata, Deadline.after(60), NOW)
+        assert one._settings() == settings
+        assert one._unseen == ["settings of 1 topic (orders): not told to this user"]
 
 
 def test_nothing_of_a_cluster_out_of_reach_is_judged() -> None:

@@ -19,7 +19,6 @@ from ottla.model import TopicPartition
 from ottla.net import Cluster
 from ottla.operations.health import Limits, Prober, State, judge, look, probe_topic
 from ottla.operations.health.findings import Finding
-from ottla.operations.serving import Page, Server
 
 
 @pytest.fixture
@@ -111,10 +110,3 @@ def test_a_topic_that_a_probe_created_is_removed_when_asked(kafka: LocalCluster,
     probe_topic.remove(cluster, topic="health-removed", deadline=cluster.deadline())
     with Admin(cluster) as admin:
         assert "health-removed" not in admin.topic_names()
-
-
-def test_a_port_in_use_is_one_message() -> None:
-    with Server({"/": lambda: Page("x")}) as first:
-        host, port = first.address
-        with pytest.raises(ConfigError, match=f"cannot listen on {host}:{port}: Address already in use; choose"):
-            Server({}, host=host, port=port)

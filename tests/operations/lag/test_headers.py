@@ -10,7 +10,15 @@ from hypothesis import strategies as st
 from ottla.model import TopicPartition
 from ottla.operations.lag import headers
 from ottla.operations.lag.headers import ALONE, LIMITS, Place, Seen, batched, combine, interpret
-from ottla.wire.batch import HEADER_BYTES, IS_CONTROL, IS_LOG_APPEND, IS_TRANSACTIONAL, BatchHeader, pack_header
+from ottla.wire.batch import (
+    HAS_DELETE_HORIZON,
+    HEADER_BYTES,
+    IS_CONTROL,
+    IS_LOG_APPEND,
+    IS_TRANSACTIONAL,
+    BatchHeader,
+    pack_header,
+)
 from ottla.wire.fetch import Aborted, Fetched
 
 TP = TopicPartition("clicks", 0)
@@ -56,6 +64,13 @@ def test_the_first_unread_record_begins_a_batch_or_lies_inside_of_it() -> None:
     assert _first(_batch(10, 5, first=1000, last=9000, attributes=IS_LOG_APPEND), 12) == Seen(
         9.0, size_bytes=len(batch)
     )
+
+
+def test_a_batch_whose_first_time_compaction_has_replaced_tells_none() -> None:
+    several = _batch(10, 5, first=90_000, last=9000, attributes=HAS_DELETE_HORIZON)
+    assert _first(several, 10) == Seen(None, size_bytes=len(several))
+    one = _batch(10, 1, first=90_000, last=9000, attributes=HAS_DELETE_HORIZON)
+    assert _first(one, 10) == Seen(9.0, size_bytes=len(one))
 
 
 def test_records_without_a_timestamp_have_none() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import sqlite3
 import threading
 from dataclasses import replace
@@ -12,13 +13,16 @@ from typing import Any
 import pytest
 from tests.waiting import eventually
 
-from ottla.errors import ConfigError
+from ottla.errors import BrokerError, ConfigError
 from ottla.model import TopicPartition
+from ottla.net import Cluster
+from ottla.net.metadata import Metadata
 from ottla.operations.lag.changes import Hysteresis
 from ottla.operations.lag.evaluate import Evaluator
-from ottla.operations.lag.history import History, sample_of
+from ottla.operations.lag.history import History, HistoryFailed, sample_of
+from ottla.operations.lag.poller import Poller
 from ottla.operations.lag.sources import Checkpoint, readers
-from ottla.operations.lag.values import GroupLag, GroupType, Snapshot, State, Status
+from ottla.operations.lag.values import GroupLag, GroupSample, GroupType, Snapshot, State, Status
 from ottla.operations.lag.watcher import Poster
 from ottla.operations.webhook import WebhookFailed
 
@@ -54,6 +58,22 @@ def test_what_does_not_change_is_stored_seldom_and_what_is_old_is_deleted(tmp_pa
         looks = history.looks("billing", 0.0)
         assert looks[0]["at"] >= 30.0 * 399 - 3600 - 900
         assert len(looks) < 10
+
+
+def test_a_history_that_has_no_room_has_some_again_when_what_is_old_is_deleted(tmp_path: Path) -> None:
+    with History(tmp_path / "lag.db", keep_seconds=600.0) as history:
+        # As a disk that is full answers, for this connection.
+        history._file.execute("PRAGMA max_page_count = 12")
+        evaluator, outcomes = Evaluator(), []
+        for number in range(200):
+            more = tuple(GroupSample(f"g{n}", GroupType.CLASSIC, committed={TP: number}) for n in range(20))
+            try:
+                history.add(evaluator.observe(sample(30.0 * number, number, 1000, more=more)))
+                outcomes.append(True)
+            except HistoryFailed:
+                outcomes.append(False)
+    assert not all(outcomes)
+    assert any(outcomes[100:])
 
 
 def test_other_files_are_refused_and_left_alone(tmp_path: Path) -> None:
@@ -96,6 +116,13 @@ def test_a_change_counts_once_it_lasts() -> None:
     assert _changes([err, ok], polls=1) == [(0, "OK", "ERR"), (1, "ERR", "OK")]
 
 
+def test_a_cluster_without_a_broker_that_is_up_is_no_cluster_without_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+    with Cluster("127.0.0.1:1") as cluster:
+        monkeypatch.setattr(cluster, "metadata", lambda *_, **__: Metadata(cluster_id="c"))
+        with pytest.raises(BrokerError, match="the cluster has no broker that is up"):
+            Poller(cluster).poll()
+
+
 def test_a_group_that_is_gone_begins_again() -> None:
     hysteresis = Hysteresis(1)
     assert len(hysteresis.observe([_group(Status.ERR)], 0.0)) == 1
@@ -125,10 +152,53 @@ def test_posts_go_out_in_order_and_again_after_a_failure(monkeypatch: pytest.Mon
     assert not any(thread.name == "ottla-lag-webhook" for thread in threading.enumerate())
 
 
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"garbage\r\n\r\n",
+        b"HTTP/9.9 200 OK\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nX: " + b"y" * 70_000 + b"\r\n\r\n",
+        b"",
+        b"HTTP/1.1 302 Found\r\nLocation: /login\r\nContent-Length: 0\r\n\r\n",
+        b"HTTP/1.1 303 See Other\r\nLocation: /login\r\nContent-Length: 0\r\n\r\n",
+    ],
+)
+def test_what_got_no_proper_answer_is_posted_again(monkeypatch: pytest.MonkeyPatch, answer: bytes) -> None:
+    monkeypatch.setattr("ottla.operations.lag.watcher._RETRY_SECONDS", 0.05)
+    asked: list[bytes] = []
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def serve() -> None:
+            for content in (answer, b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"):
+                connection, _ = listener.accept()
+                with connection:
+                    asked.append(connection.recv(1 << 16).split()[0])
+                    connection.sendall(content)
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        with Poster(f"http://127.0.0.1:{listener.getsockname()[1]}/hook") as poster:
+            poster.add(_snapshots(1)[0], Hysteresis(1).observe([_group(Status.ERR)], 1.0))
+            eventually(lambda: len(asked) == 2, lambda: f"asked {asked}", seconds=20)
+        thread.join(20)
+    assert asked == [b"POST", b"POST"]
+
+
 def test_a_wrong_address_is_refused_before_anything_is_posted() -> None:
-    for url in ("alerts.example", "file:///etc/passwd", "http://", "http://[broken"):
+    for url in (
+        *("alerts.example", "file:///etc/passwd", "http://", "http://[broken", "http://alerts.example/a b"),
+        *(
+            "http://alerts.example:port/",
+            "http://alerts.example:99999/",
+            "http://user:word@alerts.example/",
+            "http://a/ü",
+        ),
+    ):
         with pytest.raises(ConfigError, match="an address that begins with http:// or https://"):
             Poster(url)
+    with pytest.raises(ConfigError) as raised:
+        Poster("ftp://alerts.example/?token=hidden")
+    assert "hidden" not in str(raised.value)
 
 
 def _checkpoint(folder: Path, batches: dict[int, str], done: list[int]) -> Path:
@@ -150,6 +220,16 @@ def test_a_query_is_behind_its_last_committed_batch(tmp_path: Path) -> None:
         GroupType.SPARK,
         {TopicPartition("clicks", 0): 20},
     )
+
+
+def test_queries_whose_folders_have_one_name_are_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    line = '{"clicks":{"0":10}}'
+    paths = [_checkpoint(tmp_path / parent / "checkpoint", {0: line}, [0]) for parent in ("a", "b")]
+    other = _checkpoint(tmp_path / "etl", {0: line}, [0])
+    found = Checkpoint.at_all([*paths, other, paths[0]])
+    assert [each.read().name for each in found] == [str(paths[0]), str(paths[1]), "etl"]
+    monkeypatch.chdir(other)
+    assert Checkpoint.at(Path()).name == "etl"
 
 
 def test_sources_of_other_kinds_and_unfinished_queries_have_no_offsets(tmp_path: Path) -> None:

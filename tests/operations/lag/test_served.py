@@ -70,7 +70,8 @@ def test_every_text_is_well_formed_and_no_series_is_there_twice() -> None:
     from prometheus_client.parser import text_string_to_metric_families
 
     evaluator = Evaluator()
-    text = _text(evaluator.observe(sample(0.0, 5, 10, name=ODD)))
+    others = tuple(GroupSample(ODD, kind, committed={TP: 3}) for kind in (GroupType.FLEET, GroupType.SPARK))
+    text = _text(evaluator.observe(sample(0.0, 5, 10, name=ODD, more=others)))
     series = set()
     for family in text_string_to_metric_families(text):
         for each in family.samples:

@@ -17,6 +17,7 @@ from tests.waiting import eventually
 
 from ottla.errors import ConfigError
 from ottla.operations.lag.evaluate import Evaluator
+from ottla.operations.lag.history import HistoryFailed
 from ottla.operations.lag.server import LagServer
 from ottla.operations.lag.values import Snapshot
 
@@ -131,6 +132,7 @@ def test_before_the_first_poll_it_says_so(server: LagServer, source: _Source) ->
         b"POST /metrics HTTP/1.1\r\nContent-Length: 99999999999\r\n\r\n",
         b"DELETE /v3/kafka/prod/consumer/billing HTTP/1.1\r\n\r\n",
         b"GET http://[broken HTTP/1.1\r\n\r\n",
+        b"GET //[broken HTTP/1.1\r\n\r\n",
         b"GET /lag?group=%f0%28&since=1e999 HTTP/1.1\r\n\r\n",
         b"",
     ],
@@ -140,6 +142,20 @@ def test_hostile_requests_get_an_error_and_disturb_nobody_else(server: LagServer
     assert b"Traceback" not in answer
     assert b" 200 " not in answer.partition(b"\r\n")[0] or b"lag?group" in data
     assert _get(server, "/burrow/admin")[0] == 200
+
+
+def test_a_path_that_is_none_gets_an_answer(server: LagServer) -> None:
+    assert _raw(server, b"GET http://[broken HTTP/1.1\r\n\r\n").startswith(b"HTTP/1.0 400 ")
+
+
+def test_a_history_that_cannot_be_read_is_said(source: _Source) -> None:
+    def fail(group: str, since: float) -> list[dict[str, Any]]:
+        raise HistoryFailed("cannot read the history lag.db: disk I/O error")
+
+    with LagServer("127.0.0.1", 0, latest=source.latest, history=fail) as server:
+        status, body, _ = _get(server, "/history?group=billing")
+        assert (status, json.loads(body)["message"]) == (503, "the history cannot be read")
+        assert _get(server, "/history?group=billing&since=nan")[0] == 400
 
 
 def test_nothing_can_be_changed(server: LagServer) -> None:

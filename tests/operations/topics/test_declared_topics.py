@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tomllib
+import uuid
 from collections.abc import Collection
 from pathlib import Path
 
@@ -11,8 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ottla.admin.settings import Setting, SettingSource, SettingType
+from ottla.admin.topics import TopicDescription
 from ottla.errors import ConfigError
 from ottla.operations.topics import Action, Allow, Declaration, DeclaredTopic, LiveTopic, diff, export, read_declaration
+from ottla.operations.topics.applying import is_internal
 
 CLUSTER = 'cluster = "c1"\n'
 
@@ -137,6 +140,35 @@ def test_a_file_that_cannot_be_read_is_said(tmp_path: Path) -> None:
         read_declaration(tmp_path / "nothing.toml")
 
 
+def test_a_setting_with_and_without_quotes_is_there_twice(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"\[topics.a.settings\] has retention.ms twice"):
+        _read(tmp_path, '[topics.a.settings]\n"retention.ms" = 1\nretention.ms = 2')
+
+
+def test_whole_numbers_may_be_written_with_an_exponent(tmp_path: Path) -> None:
+    text = "[topics.a.settings]\nretention.bytes = 1e9\nmin.cleanable.dirty.ratio = 0.5"
+    assert _read(tmp_path, text)["a"].settings == {
+        "retention.bytes": "1000000000",
+        "min.cleanable.dirty.ratio": "0.5",
+    }
+
+
+def test_throttles_of_moves_are_no_business_of_a_file() -> None:
+    throttles = _own(leader_replication_throttled_replicas="0:1", follower_replication_throttled_replicas="*")
+    live = LiveTopic("a", 1, 1, throttles)
+    assert _actions(DeclaredTopic("a"), live, [Allow.SETTINGS]) == []
+    assert "throttled" not in export("c1", [live])
+
+
+def test_topics_that_kafka_keeps_something_in_are_internal() -> None:
+    def described(name: str, *, internal: bool) -> TopicDescription:
+        return TopicDescription(name, uuid.UUID(int=1), internal, ())
+
+    assert is_internal(described("__consumer_offsets", internal=True))
+    assert is_internal(described("__remote_log_metadata", internal=False))
+    assert not is_internal(described("__mine", internal=False))
+
+
 def test_differences_of_a_topic() -> None:
     wanted = DeclaredTopic("t", 4, 3, {"retention.ms": "1000"})
     same = LiveTopic("t", 4, 3, _own(retention_ms="1000"))
@@ -192,7 +224,7 @@ _values = st.one_of(
     st.integers(-1, 1 << 62).map(str), st.text(st.characters(codec="utf-8", exclude_categories=["Cs"]), max_size=20)
 )
 _settings = st.dictionaries(
-    st.sampled_from(["retention.ms", "segment.bytes", "cleanup.policy", "follower.replication.throttled.replicas"]),
+    st.sampled_from(["retention.ms", "segment.bytes", "cleanup.policy", "compression.type"]),
     _values,
 )
 _topics = st.builds(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import sys
 import time
+from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING
 
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
     from ottla.config import Security
     from ottla.operations.health.findings import Verdict
     from ottla.operations.health.monitor import Monitor
+    from ottla.operations.health.prober import Prober
+
+    _Look = Callable[[], Verdict]
 
 WRONG, INCOMPLETE = 3, 4
 """Exit codes, as those of `ottla audit compare`: certainly wrong; nothing wrong found, but not everything seen."""
@@ -114,26 +118,57 @@ def check(
         cluster = resources.enter_context(cluster_of(bootstrap, security, timeout=timeout))
         prober = None
         if is_probing:
-            from ottla.operations.health.prober import Prober, wait_for_rounds
+            from ottla.operations.health.prober import Prober
 
-            prober = resources.enter_context(Prober(cluster))
-            interruption.wait(lambda: wait_for_rounds(prober, _PROBE_ROUNDS, seconds=timeout))
+            prober = Prober(cluster)
+            resources.callback(prober.stop)
         limits = Limits(transaction_seconds=transaction_age)
         monitor = Monitor(cluster, prober=prober, limits=limits, ignored=names, timeout=timeout)
         code = 0
         with suppress(Interrupted):
+            look = monitor.look if prober is None else _ProbingLook(monitor, prober, seconds=timeout)
             if watch:
-                verdict = _watch(monitor, interruption, every=every, seconds=seconds, as_json=as_json)
+                verdict = _watch(look, interruption, every=every, seconds=seconds, as_json=as_json)
             else:
                 verdict = (
-                    _await_healthy(monitor, interruption, every, seconds, accept_warnings=accept_warnings)
+                    _await_healthy(look, interruption, every, seconds, accept_warnings=accept_warnings)
                     if exit_when_healthy
-                    else interruption.wait(monitor.look)
+                    else interruption.wait(look)
                 )
                 _show(verdict, as_json=as_json)
             code = exit_code(verdict, accept_warnings=accept_warnings)
         code = interruption.exit_code or code
     context.exit(code)
+
+
+class _ProbingLook:
+    """A look with a probe, which starts as soon as the cluster can be reached: until then, that is the verdict."""
+
+    def __init__(self, monitor: Monitor, prober: Prober, *, seconds: float) -> None:
+        self._monitor = monitor
+        self._prober = prober
+        self._seconds = seconds
+        self._is_started = False
+
+    def __call__(self) -> Verdict:
+        from ottla.errors import NoBrokerReachable
+
+        if not self._is_started:
+            try:
+                self._start()
+            except NoBrokerReachable:
+                verdict = self._monitor.look()
+                if any(finding.check == "unreachable" for finding in verdict.findings):
+                    return verdict
+                self._start()  # it has come up meanwhile
+        return self._monitor.look()
+
+    def _start(self) -> None:
+        from ottla.operations.health.prober import wait_for_rounds
+
+        self._prober.start()
+        self._is_started = True
+        wait_for_rounds(self._prober, _PROBE_ROUNDS, seconds=self._seconds)
 
 
 def exit_code(verdict: Verdict, *, accept_warnings: bool) -> int:
@@ -157,15 +192,13 @@ def _show(verdict: Verdict, *, as_json: bool, redraw: bool = False) -> None:
     click.echo(text)
 
 
-def _watch(
-    monitor: Monitor, interruption: Interruption, *, every: float, seconds: float | None, as_json: bool
-) -> Verdict:
+def _watch(look: _Look, interruption: Interruption, *, every: float, seconds: float | None, as_json: bool) -> Verdict:
     """Show verdicts until time is up. Returns the last one."""
     until = None if seconds is None else time.monotonic() + seconds
     if sys.stdout.isatty() and not as_json:
         click.echo(_CLEAR, nl=False)
     while True:
-        verdict = interruption.wait(monitor.look)
+        verdict = interruption.wait(look)
         with suppress(BrokenPipeError):
             _show(verdict, as_json=as_json, redraw=True)
         if until is not None and time.monotonic() + every > until:
@@ -174,7 +207,7 @@ def _watch(
 
 
 def _await_healthy(
-    monitor: Monitor, interruption: Interruption, every: float, seconds: float | None, *, accept_warnings: bool
+    look: _Look, interruption: Interruption, every: float, seconds: float | None, *, accept_warnings: bool
 ) -> Verdict:
     """Return the first verdict that counts as healthy, or the last one when time is up."""
     from ottla.cli.health.view import headline
@@ -183,7 +216,7 @@ def _await_healthy(
     status = "looking at the cluster"
     with LiveLine(lambda: status):
         while True:
-            verdict = interruption.wait(monitor.look)
+            verdict = interruption.wait(look)
             status = headline(verdict)
             is_over = until is not None and time.monotonic() + every > until
             if is_over or not exit_code(verdict, accept_warnings=accept_warnings):

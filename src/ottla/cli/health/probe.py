@@ -112,7 +112,7 @@ def probe(
     from ottla.operations.health.monitor import Monitor
     from ottla.operations.health.prober import Prober
     from ottla.operations.health.snapshot import Limits
-    from ottla.operations.serving import Server
+    from ottla.operations.serving import Server, routed
 
     names = check_names(ignored)
     with ExitStack() as resources:
@@ -122,7 +122,7 @@ def probe(
             limits = Limits(transaction_seconds=transaction_age)
             monitor = Monitor(cluster, every=look_every, prober=prober, limits=limits, ignored=names, timeout=timeout)
             # Before anything is written: the port may be in use.
-            server = resources.enter_context(Server(monitor.routes, host=listener[0], port=listener[1]))
+            server = resources.enter_context(Server(routed(monitor.routes), host=listener[0], port=listener[1]))
         with Interruption() as interruption, suppress(Interrupted):
             resources.callback(prober.stop)
             interruption.wait(prober.start)

@@ -126,7 +126,7 @@ def make_readers(
     from ottla.operations.lag.sources import Checkpoint, Mirrors, readers
 
     try:
-        found = [Checkpoint.at(path) for path in checkpoints]
+        found = Checkpoint.at_all(checkpoints)
     except ConfigError as error:
         raise UsageError(f"--spark-checkpoint: {error}") from error
     mirrors = Mirrors(cluster, journal=journal)

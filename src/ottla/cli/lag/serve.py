@@ -140,8 +140,7 @@ def serve(
         )
         with Interruption() as interruption, suppress(Interrupted):
             resources.enter_context(server)
-            host = f"[{address[0]}]" if ":" in address[0] else address[0]
-            click.echo(f"serving lag at http://{printable(host)}:{server.port}", err=True)
+            click.echo(f"serving lag at {printable(server.url)}", err=True)
             if address[0] not in _LOOPBACK:
                 click.echo("warning: this address may be reached from elsewhere, and there is no login", err=True)
             interruption.wait(lambda: watcher.run(Flag()))

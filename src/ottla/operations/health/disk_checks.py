@@ -122,4 +122,4 @@ def _largest(directory: LogDir) -> str:
 
 def _describe_largest(directory: LogDir) -> str:
     top = _top(directory)
-    return typed("topics", "list", "--long") if top is None else typed("topics", "describe", top[0])
+    return typed("topics", "list", "--long") if top is None else typed("topics", "describe", name=top[0])

@@ -131,9 +131,10 @@ def counted(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
-def typed(*words: object) -> str:
-    """Return a command line of `ottla` that a shell understands."""
-    return shlex.join(["ottla", *map(str, words)])
+def typed(*words: object, name: str | None = None) -> str:
+    """Return a command line of `ottla` that a shell understands. A name at its end may begin with a hyphen."""
+    named_last = [] if name is None else ["--", name] if name.startswith("-") else [name]
+    return shlex.join(["ottla", *map(str, words), *named_last])
 
 
 def shown_time(seconds: float) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
@@ -30,6 +30,7 @@ from ottla.net.cluster import Cluster
 from ottla.net.deadline import Deadline
 from ottla.net.metadata import Broker, Metadata
 from ottla.net.targets import AnyBroker, Node, Target
+from ottla.operations.health.findings import counted, named
 from ottla.operations.health.snapshot import PROBE_TOPIC, Growth, Snapshot
 
 _T = TypeVar("_T")
@@ -37,6 +38,8 @@ _TOPIC_SETTINGS = ("min.insync.replicas", *THROTTLED, "cleanup.policy", "retenti
 _ANSWER_SECONDS = 3.0
 """How long a broker may take for the smallest request before it counts as silent."""
 _CONTROLLER_SECONDS = 5.0
+_MOST_ASKED = 3
+"""Brokers that are asked for the quorum, if none of them reaches a controller."""
 _AT_ONCE = 32
 _HOUR = 3600.0
 _REFUSED = frozenset(
@@ -83,7 +86,7 @@ class _Look:
         registered = self._part(
             "the registered brokers", lambda limit: registered_brokers(self._cluster, via=self._via, deadline=limit)
         )
-        quorum = self._quorum()
+        quorum = self._quorum(answering)
         moves = None
         if self._quorum_error is None:
             moves = self._part(
@@ -137,19 +140,26 @@ class _Look:
         }
         return {number: answer for number, answer in answers.items() if isinstance(answer, BrokerVersions)}
 
-    def _quorum(self) -> Quorum | None:
-        """A broker that reaches no controller answers nothing, or that it timed out."""
-        try:
-            return find_quorum(self._cluster, via=self._via, deadline=self._share().sooner(_CONTROLLER_SECONDS))
-        except UnsupportedFormat:
-            return None  # with ZooKeeper there is no quorum
-        except BrokerError as error:
-            if error.code in _REFUSED:
-                self._unseen.append(f"the quorum of controllers: {headline(error)}")
+    def _quorum(self, answering: Sequence[Broker]) -> Quorum | None:
+        """A broker that reaches no controller answers nothing, or that it timed out. Then others are asked.
+
+        After a controller has frozen, a broker may wait for it for long, while the others have found the next one.
+        """
+        targets: list[Target] = [Node(broker.id) for broker in answering[:_MOST_ASKED]]
+        for target in targets or [self._via]:
+            try:
+                found = find_quorum(self._cluster, via=target, deadline=self._share().sooner(_CONTROLLER_SECONDS))
+            except UnsupportedFormat:
+                return None  # with ZooKeeper there is no quorum
+            except OttlaError as error:
+                if isinstance(error, BrokerError) and error.code in _REFUSED:
+                    self._quorum_error = None
+                    self._unseen.append(f"the quorum of controllers: {headline(error)}")
+                    return None
+                self._quorum_error = self._quorum_error or _reason(error)
             else:
-                self._quorum_error = _reason(error)
-        except OttlaError as error:
-            self._quorum_error = _reason(error)
+                self._quorum_error, self._via = None, target
+                return found
         return None
 
     def _settings(self) -> Mapping[str, Mapping[str, str]]:
@@ -158,7 +168,12 @@ class _Look:
             "settings of topics",
             lambda limit: topic_settings(self._cluster, names, only=_TOPIC_SETTINGS, via=self._via, deadline=limit),
         )
-        return found or {}
+        if found is None:
+            return {}
+        hidden = [name for name in names if name not in found]
+        if hidden:  # or a topic that was deleted just now: then the next look says nothing of it
+            self._unseen.append(f"settings of {counted(len(hidden), 'topic')} ({named(hidden)}): not told to this user")
+        return found
 
     def _log_dirs(self, answering: Collection[Broker]) -> LogDirs:
         found = self._part("disks", lambda limit: find_log_dirs(self._cluster, answering, deadline=limit)) or LogDirs()

@@ -21,9 +21,7 @@ from ottla.operations.health.metrics import health_families, http_status, probe_
 from ottla.operations.health.probe_checks import probe_findings
 from ottla.operations.health.prober import Prober
 from ottla.operations.health.snapshot import Limits, Snapshot
-from ottla.operations.serving import Page, Routes
-
-_JSON = "application/json"
+from ottla.operations.serving import JSON_TYPE, Page, Routes
 
 
 class Monitor:
@@ -85,7 +83,7 @@ class Monitor:
         verdict = self.verdict()
         reports = [] if self._prober is None else [each.to_json() for each in self._prober.reports()]
         content = {"state": "unknown"} if verdict is None else verdict.to_json()
-        return Page(json.dumps({**content, "probe": reports}) + "\n", _JSON, http_status(verdict))
+        return Page(json.dumps({**content, "probe": reports}) + "\n", JSON_TYPE, http_status(verdict))
 
     def metrics_page(self) -> Page:
         """Return the metrics of the last look and of the probe, for Prometheus."""

@@ -123,7 +123,7 @@ def replicas(seen: Snapshot, limits: Limits) -> Iterator[Finding]:
             Severity.WARNING,
             beyond,
             "min.insync.replicas above their replicas: older brokers refuse writes with acks=all",
-            typed("topics", "describe", beyond[0]),
+            typed("topics", "describe", name=beyond[0]),
         )
     if tight:
         yield _about_topics(
@@ -131,7 +131,7 @@ def replicas(seen: Snapshot, limits: Limits) -> Iterator[Finding]:
             Severity.NOTE,
             tight,
             "min.insync.replicas equal to their replicas: a restart of any of these brokers stops writes with acks=all",
-            typed("topics", "describe", tight[0]),
+            typed("topics", "describe", name=tight[0]),
         )
 
 
@@ -165,7 +165,7 @@ def _finding(
 ) -> Finding:
     brokers = ", ".join(map(str, missing))
     because = f" (broker{'s' if len(missing) > 1 else ''} {brokers})" if missing else ""
-    command = typed("topics", "describe", rows[0][0].name)
+    command = typed("topics", "describe", name=rows[0][0].name)
     return Finding(check, severity, say(_named(rows)) + because, _names(rows), command)
 
 

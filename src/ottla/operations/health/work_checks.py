@@ -74,7 +74,8 @@ def transactions(seen: Snapshot, limits: Limits) -> Iterator[Finding]:
         if each.partitions:
             topic, partition = each.partitions[0]
             place = ("--partition", partition, "--from", -10, "--isolation", "read_uncommitted")
-            command = typed("consume", topic, *place)
+            is_like_option = topic.startswith("-")
+            command = typed("consume", *place, name=topic) if is_like_option else typed("consume", topic, *place)
         yield Finding(
             "open-transaction",
             Severity.WARNING,
@@ -101,7 +102,7 @@ def rebalances(seen: Snapshot, limits: Limits, since: Mapping[str, float]) -> It
             f"group {group.name} is {'stuck in a rebalance' if stuck else 'rebalancing'} ({group.state})"
             + (f" for at least {show_duration(round(lasted))}" if lasted >= 1 else ""),
             (f"group {group.name}",),
-            typed("groups", "describe", group.name),
+            typed("groups", "describe", name=group.name),
             group.name,
             began if lasted else None,
         )

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 from urllib.parse import unquote
 
-from ottla.operations.lag.values import Commit, GroupLag, LagRow, Snapshot, State, Status
+from ottla.operations.lag.values import OF_OTTLA, Commit, GroupLag, LagRow, Snapshot, State, Status
 
 _STATES = {State.LOST: "STOP", State.AHEAD: "STOP", State.NONE: "OK", State.UNKNOWN: "OK"}
 _STATUSES = {Status.UNKNOWN: "OK"}
@@ -49,7 +49,7 @@ class Asked(NamedTuple):
     def group(self, name: str) -> GroupLag | None:
         """Return a group: of several with one name, Kafka's own comes first."""
         found = [group for group in self.snapshot.groups if group.name == name]
-        return min(found, key=lambda group: group.type in ("fleet", "mirror", "spark"), default=None)
+        return min(found, key=lambda group: group.type in OF_OTTLA, default=None)
 
 
 def answer(asked: Asked) -> Answer:

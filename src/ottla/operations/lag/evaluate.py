@@ -49,18 +49,27 @@ class Evaluator:
         self._polls = 0
         self._times: deque[float] = deque(maxlen=length)
         """Of the last polls, as many as a window has commits."""
+        self._restored_ends: dict[TopicPartition, int] = {}
+        """Where logs ended at least, by what an earlier process saw; until the first poll."""
 
     def restore(self, group: GroupSample, commits: Mapping[TopicPartition, Iterable[Commit]]) -> None:
         """Begin with what an earlier process saw of a group."""
         windows = self._windows.setdefault(group.key, {})
         for partition, rows in commits.items():
-            windows.setdefault(partition, Window(self._length)).restore(rows)
+            known = sorted(rows, key=lambda commit: commit.at)
+            windows.setdefault(partition, Window(self._length)).restore(known)
+            end = max((commit.offset + (commit.lag or 0) for commit in known), default=0)
+            self._restored_ends[partition] = max(end, self._restored_ends.get(partition, 0))
 
     def observe(self, sample: Sample, *, missing: Mapping[_Key, str] | None = None) -> Snapshot:
         """Judge a poll. `missing` are groups that it could not see, and why: they stay, with an unknown state."""
         self._polls += 1
+        if self._times and sample.at < self._times[-1]:
+            self._begin_again()
         self._times.append(sample.at)
         replaced = {tp for tp, log in sample.logs.items() if self._history(tp).add(log, sample.at)}
+        replaced |= {tp for tp, end in self._restored_ends.items() if _is_shorter(sample.logs.get(tp), end)}
+        self._restored_ends = {}
         groups = [self._group(group, sample, replaced) for group in sample.groups]
         seen = {group.key for group in sample.groups}
         unseen = {key: reason for key, reason in (missing or {}).items() if key not in seen and key in self._last}
@@ -86,6 +95,13 @@ class Evaluator:
     def known(self) -> Mapping[_Key, GroupLag]:
         """The groups of the last poll."""
         return self._last
+
+    def _begin_again(self) -> None:
+        """Forget what belongs to times that are in the future now: the clock was set back."""
+        self._windows.clear()
+        self._logs.clear()
+        self._elsewhere.clear()
+        self._times.clear()
 
     def _history(self, partition: TopicPartition) -> LogHistory:
         history = self._logs.get(partition)
@@ -167,7 +183,7 @@ class Evaluator:
         unread = 0 if is_empty else lag
         window.add(committed, unread, now, is_alive=is_alive)
         speeds = Speeds(window.consumption(now), history.growth(), history.start_growth())
-        seconds, method = _seconds(group, tp, unread, times=times, history=history, committed=committed, now=now)
+        seconds, method = _seconds(group, tp, unread, times=times, history=history, committed=committed)
         first = None if times is None else times.first
         lost = max(0, start - committed) if log.start is not None else 0
         state, note = self._state(window, history, unread, now=now, is_alive=is_alive, lost=lost)
@@ -259,7 +275,6 @@ def _seconds(
     times: Times | None,
     history: LogHistory,
     committed: int,
-    now: float,
 ) -> tuple[float | None, Method]:
     """Return the lag in seconds and how it is known."""
     if not lag:
@@ -268,7 +283,7 @@ def _seconds(
         return group.seconds[tp], Method.EXACT
     if times is not None and times.first is not None and times.newest is not None:
         return max(0.0, times.newest - times.first), Method.EXACT if times.is_exact else Method.BOUND
-    between = history.seconds_behind(committed, now)
+    between = history.seconds_behind(committed)
     return (None, Method.UNKNOWN) if between is None else (between, Method.INTERPOLATED)
 
 
@@ -287,6 +302,10 @@ def _of_topic(topic: str, logs: Mapping[TopicPartition, Log]) -> Iterable[TopicP
     while (tp := TopicPartition(topic, number)) in logs:
         yield tp
         number += 1
+
+
+def _is_shorter(log: Log | None, end: int) -> bool:
+    return log is not None and log.end is not None and log.end < end
 
 
 def _no_end(sample: Sample) -> str:

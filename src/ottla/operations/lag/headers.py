@@ -162,7 +162,9 @@ def _first(header: BatchHeader, offset: int) -> Seen | None:
     if header.timestamp_type is TimestampType.LOG_APPEND:
         return _timestamp(header, header.max_timestamp, is_exact=True)
     if header.attributes & _DELETE_HORIZON:
-        return _timestamp(header, header.max_timestamp, is_exact=header.count == 1)
+        if header.count == 1:
+            return _timestamp(header, header.max_timestamp, is_exact=True)
+        return Seen(None, size_bytes=header.size_bytes)  # the newest time says nothing about the first record
     is_first = offset <= header.base_offset or header.base_timestamp == header.max_timestamp
     return _timestamp(header, header.base_timestamp, is_exact=is_first)
 

@@ -23,6 +23,7 @@ from ottla.operations.lag.values import Commit, GroupLag, GroupSample, GroupType
 _VERSION = 1
 _QUIET_SECONDS = 600.0
 _CLEAN_SECONDS = 300.0
+_CLEAN_ROWS = 10
 _BUSY_SECONDS = 5.0
 _MOST_LOOKS = 100_000
 _SCHEMA = """
@@ -55,7 +56,8 @@ class History:
             if version not in (0, _VERSION) or (version == 0 and tables):
                 self._file.close()
                 raise ConfigError(f"{path} is another database, not a history of lag: name a new file")
-            self._file.execute("PRAGMA journal_mode = WAL")
+            # A journal that keeps its room: on a disk that is full, what is old can still be deleted.
+            self._file.execute("PRAGMA journal_mode = PERSIST")
             self._file.execute("PRAGMA synchronous = NORMAL")
             self._file.executescript(_SCHEMA)
             self._file.execute(f"PRAGMA user_version = {_VERSION}")
@@ -90,16 +92,30 @@ class History:
             seconds = most(row.lag_seconds for row in group.rows)
             rows.append((snapshot.cluster, *key, snapshot.at, str(group.status), lag, seconds, content))
         try:
-            with self._lock, self._file:
-                self._file.executemany("INSERT OR REPLACE INTO looks VALUES (?, ?, ?, ?, ?, ?, ?, ?)", rows)
-                if snapshot.at - self._cleaned_at >= _CLEAN_SECONDS:
-                    self._file.execute("DELETE FROM looks WHERE at < ?", (snapshot.at - self._keep,))
+            with self._lock:
+                # First, and on its own: what is written next may find no room.
+                if not 0 <= snapshot.at - self._cleaned_at < _CLEAN_SECONDS:
+                    self._clean(snapshot.at - self._keep)
                     self._cleaned_at = snapshot.at
+                with self._file:
+                    self._file.executemany("INSERT OR REPLACE INTO looks VALUES (?, ?, ?, ?, ?, ?, ?, ?)", rows)
         except sqlite3.Error as error:
+            self._cleaned_at = float("-inf")
             raise HistoryFailed(f"cannot write the history {self._path}: {error}") from error
         self._stored |= stored
         names = {(str(group.type), group.name) for group in snapshot.groups}
         self._stored = {key: value for key, value in self._stored.items() if key in names}
+
+    def _clean(self, before: float) -> None:
+        """Delete what is older, in portions that need little room in the journal."""
+        deleted = _CLEAN_ROWS
+        while deleted >= _CLEAN_ROWS:
+            with self._file:
+                deleted = self._file.execute(
+                    "DELETE FROM looks WHERE (cluster, type, name, at) IN"
+                    " (SELECT cluster, type, name, at FROM looks WHERE at < ? ORDER BY at LIMIT ?)",
+                    (before, _CLEAN_ROWS),
+                ).rowcount
 
     def looks(self, group: str, since: float) -> list[dict[str, Any]]:
         """Return what was stored about a group since a time, oldest first, at most the last 100,000."""

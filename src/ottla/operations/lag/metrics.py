@@ -1,20 +1,21 @@
 """A snapshot as metrics in Prometheus' text format. Pure.
 
 Family A has the names and labels of kafka-lag-exporter and klag-exporter, family B those of kafka_exporter, so that
-existing boards work. `ottla_...` says what neither has. A value that is unknown is left out, never 0. Each text is made
-from one snapshot, so a series is gone as soon as its group, topic or partition is.
+existing boards work. A fleet, mirror or query that has the name of a group is in neither. `ottla_...` says what neither
+has. A value that is unknown is left out, never 0. Each text is made from one snapshot, so a series is gone as soon as
+its group, topic or partition is.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from typing import NamedTuple
 
 from ottla.model import TopicPartition
-from ottla.operations.lag.values import GroupLag, LagRow, Method, Snapshot, State, Status, most
+from ottla.operations.lag.values import OF_OTTLA, GroupLag, LagRow, Method, Snapshot, State, Status, most
 
 FAMILIES = ("a", "b", "both")
-CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _METHODS = {method: number for number, method in enumerate(Method)}
 _STATES = {state: number for number, state in enumerate(State)}
 _STATUSES = {Status.OK: 1, Status.WARN: 2, Status.ERR: 3, Status.UNKNOWN: 0}
@@ -35,7 +36,8 @@ class Metric(NamedTuple):
 def render(snapshot: Snapshot, *, cluster: str, family: str = "a") -> Iterator[str]:
     """Yield the text in pieces of one metric each, except the age. `cluster` is the label."""
     labels = _Labels(cluster)
-    yield from _texts(snapshot, (*_chosen(family, labels), *_ours(labels)))
+    yield from _texts(_without_namesakes(snapshot), _chosen(family, labels))
+    yield from _texts(snapshot, _ours(labels))
 
 
 def render_age(snapshot: Snapshot, *, cluster: str, now: float) -> str:
@@ -47,6 +49,16 @@ def names(family: str = "both") -> list[str]:
     """Return the names of all metrics of a family, and those that are always there."""
     labels = _Labels("")
     return [metric.name for metric in (*_chosen(family, labels), *_ours(labels), _age(labels, 0.0))]
+
+
+def _without_namesakes(snapshot: Snapshot) -> Snapshot:
+    """Leave out readers with the name of a group of Kafka: the families have no label that tells them apart."""
+    groups: dict[str, GroupLag] = {}
+    for group in sorted(snapshot.groups, key=lambda group: group.type in OF_OTTLA):
+        groups.setdefault(group.name, group)
+    if len(groups) == len(snapshot.groups):
+        return snapshot
+    return replace(snapshot, groups=tuple(group for group in snapshot.groups if groups[group.name] is group))
 
 
 def _texts(snapshot: Snapshot, chosen: Iterable[Metric]) -> Iterator[str]:

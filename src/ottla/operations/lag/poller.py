@@ -68,13 +68,16 @@ class Poller:
     def poll(
         self, *, others: Callable[[], Sequence[GroupSample]] | None = None, timeout: float | None = None
     ) -> Sample:
-        """Return what the cluster has now. Raises the errors of `Cluster.metadata` if no broker answers.
+        """Return what the cluster has now.
 
-        `others` returns readers that are no groups of Kafka, and is called before the ends of logs are looked up.
+        Raises the errors of `Cluster.metadata` if no broker answers, and `BrokerError` if none counts as up. `others`
+        returns readers that are no groups of Kafka, and is called before the ends of logs are looked up.
         """
         deadline = self.cluster.deadline(timeout)
         began, traffic = time.monotonic(), Traffic()
         brokers = self.cluster.metadata([], deadline=deadline).brokers
+        if not brokers:  # one answers, and counts as down itself, as all others
+            raise BrokerError(ErrorCode.broker_not_available, "reading groups", "the cluster has no broker that is up")
         readings, away = self._read(list(brokers.values()), deadline, traffic)
         at = self._clock()
         groups = [*self._samples(readings), *(others() if others is not None else ())]

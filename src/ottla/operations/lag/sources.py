@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,7 +36,14 @@ class Checkpoint:
         """Return the checkpoint in a folder. Raises `ConfigError` if the folder is none."""
         if not (path / "offsets").is_dir():
             raise ConfigError(f"{path} is no checkpoint of a streaming query: it has no folder 'offsets'")
-        return cls(path, path.name)
+        return cls(path, path.resolve().name)
+
+    @classmethod
+    def at_all(cls, paths: Iterable[Path]) -> list[Checkpoint]:
+        """Return those in several folders. Where folders have one name, their whole paths are the names."""
+        found = {each.path.resolve(): each for each in map(cls.at, paths)}
+        counts = Counter(each.name for each in found.values())
+        return [each if counts[each.name] == 1 else cls(each.path, str(path)) for path, each in found.items()]
 
     def read(self) -> GroupSample:
         """Return where the query is: behind its last batch that is committed."""

@@ -133,10 +133,11 @@ class GroupSample:
     @property
     def key(self) -> tuple[str, str]:
         """What identifies it: a fleet and a consumer group may have one name."""
-        return (self.type if self.type in _OF_OTTLA else GroupType.CLASSIC, self.name)
+        return (self.type if self.type in OF_OTTLA else GroupType.CLASSIC, self.name)
 
 
-_OF_OTTLA = frozenset({GroupType.FLEET, GroupType.MIRROR, GroupType.SPARK})
+OF_OTTLA = frozenset({GroupType.FLEET, GroupType.MIRROR, GroupType.SPARK})
+"""Readers that are no groups of Kafka, and may have the name of one."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -56,17 +56,22 @@ class LogHistory:
         """Return the ends that polls saw from then on."""
         return [end for at, end in self._points if at >= moment]
 
-    def seconds_behind(self, offset: int, now: float) -> float | None:
-        """Return how long ago the log ended at `offset`, by interpolation; None before the first point."""
+    def seconds_behind(self, offset: int) -> float | None:
+        """Return how long before it came to its present end the log ended at `offset`, by interpolation.
+
+        None before the first point. It stays the same as long as the log does not grow, as the times of records do.
+        """
         points = self._points
         if not points or points[-1][1] <= offset:
             return 0.0 if points else None
         if points[0][1] > offset:
             return None
+        is_flat = len(points) > 1 and points[-2][1] == points[-1][1]
+        newest = points[-2 if is_flat else -1][0]
         # The last point at or below the offset, and the one after it.
         after = bisect_right([end for _, end in points], offset)
         (time_before, before), (time_after, end) = points[after - 1], points[after]
-        return now - (time_before + (offset - before) / (end - before) * (time_after - time_before))
+        return newest - (time_before + (offset - before) / (end - before) * (time_after - time_before))
 
     def growth(self) -> float | None:
         """Return records a second, None with less than two points."""

@@ -11,7 +11,7 @@ from fnmatch import fnmatchcase
 
 from ottla.admin.admin import Admin
 from ottla.admin.settings import Changes, refuse_unknown
-from ottla.admin.topics import BROKER_DEFAULT, Apply, NewTopic
+from ottla.admin.topics import BROKER_DEFAULT, Apply, NewTopic, TopicDescription
 from ottla.errors import ConfigError
 from ottla.operations.topics.comparing import Action, Change, LiveTopic, Plan
 from ottla.operations.topics.declaration import Declaration, DeclaredTopic
@@ -21,6 +21,7 @@ Done = Callable[[Change], None]
 SetReplicas = Callable[[str, int], None]
 """Changes the replicas of a topic; see `apply_plan`."""
 _AT_ONCE = 500
+_REMOTE_METADATA = "__remote_log_metadata"
 
 
 def check_cluster(admin: Admin, declaration: Declaration) -> int:
@@ -39,16 +40,21 @@ def live_topics(admin: Admin, patterns: Collection[str] = ()) -> list[LiveTopic]
     found = [
         topic
         for topic in admin.describe_topics()
-        if not topic.internal and (not patterns or any(fnmatchcase(topic.name, each) for each in patterns))
+        if not is_internal(topic) and (not patterns or any(fnmatchcase(topic.name, each) for each in patterns))
     ]
     names = [topic.name for topic in found]
     settings = {}
     for start in range(0, len(names), _AT_ONCE):
         settings.update(admin.settings(names[start : start + _AT_ONCE]))
     return [
-        LiveTopic(topic.name, len(topic.partitions), topic.replicas, settings.get(topic.name, {}), topic.internal)
+        LiveTopic(topic.name, len(topic.partitions), topic.replicas, settings.get(topic.name, {}), is_internal(topic))
         for topic in found
     ]
+
+
+def is_internal(topic: TopicDescription) -> bool:
+    """Whether Kafka itself keeps something in a topic. Brokers do not say so of the one for tiered storage."""
+    return topic.internal or topic.name == _REMOTE_METADATA
 
 
 def check_plan(admin: Admin, plan: Plan) -> None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from ottla.admin.movement import THROTTLED
 from ottla.admin.settings import Setting, SettingSource, keeps_less
 from ottla.operations.topics.declaration import Declaration, DeclaredTopic
 
@@ -174,6 +175,8 @@ def _of_settings(wanted: DeclaredTopic, found: LiveTopic, allowed: Collection[Al
     for name, setting in found.settings.items():
         if setting.source is not SettingSource.TOPIC or name in wanted.settings or setting.value is None:
             continue
+        if name in THROTTLED:
+            continue  # of replicas that move now: without it, they would move at full speed
         needs = None if Allow.SETTINGS in allowed else Allow.SETTINGS
         if needs is None and keeps_less(name, setting.value, setting.inherited) and Allow.DATA not in allowed:
             needs = Allow.DATA

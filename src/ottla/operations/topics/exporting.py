@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Iterable, Iterator
 
+from ottla.admin.movement import THROTTLED
 from ottla.admin.settings import SettingSource
 from ottla.operations.topics.comparing import LiveTopic
 from ottla.text import CONTROL
@@ -16,7 +17,8 @@ _BARE = re.compile(r"[A-Za-z0-9_-]+")
 def export(cluster_id: str, topics: Iterable[LiveTopic]) -> str:
     """Return the file: partitions, replicas and own settings of each topic.
 
-    Comparing it with the cluster finds nothing. A setting whose value brokers hide is a comment.
+    Comparing it with the cluster finds nothing. A setting whose value brokers hide is a comment. Throttles are left
+    out: they belong to moves of replicas, not to topics.
     """
     lines = [
         "# Topics as they should be: 'ottla topics diff FILE' compares, 'ottla topics apply FILE' changes the cluster.",
@@ -37,7 +39,7 @@ def export(cluster_id: str, topics: Iterable[LiveTopic]) -> str:
 
 def _settings(topic: LiveTopic) -> Iterator[str]:
     for name, setting in sorted(topic.settings.items()):
-        if setting.source is not SettingSource.TOPIC:
+        if setting.source is not SettingSource.TOPIC or name in THROTTLED:
             continue
         if setting.value is None:
             yield f"# {_text(name)} is set to a value that brokers do not show"

@@ -89,7 +89,12 @@ def _count(table: Table, key: str) -> int | None:
 
 def _settings(table: Table) -> dict[str, str]:
     """Return settings by Kafka's names: `retention.ms = 5` makes tables in TOML unless the key is quoted."""
-    return {key: _value(table, key, value) for key, value in _flat(table.values)}
+    settings: dict[str, str] = {}
+    for key, value in _flat(table.values):
+        if key in settings:
+            table.fail(f"has {key} twice, with quotes and without")
+        settings[key] = _value(table, key, value)
+    return settings
 
 
 def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -104,6 +109,8 @@ def _value(table: Table, key: str, value: object) -> str:
     """Return a value as brokers take it. Durations and sizes may have units; without, they are Kafka's own."""
     if isinstance(value, bool):
         return str(value).lower()
+    if isinstance(value, float) and value.is_integer():  # 1e9
+        return str(int(value))
     if isinstance(value, int | float):
         return str(value)
     if isinstance(value, list) and all(isinstance(item, str) for item in value):
