@@ -128,6 +128,7 @@ def test_bad_messages_are_counted_by_their_kind_and_take_no_others_with_them(
             sender.send(message)
             sender.send(sound)
         eventually(lambda: _count(listener, "messages") == len(bad), "the sound ones")
+        eventually(lambda: _count(listener, "discarded") == len(bad), "the bad ones")
         taker.producer.flush(30)
         report = _discards(listener)
     assert report["malformed_msg_count"] == 5
