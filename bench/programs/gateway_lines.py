@@ -29,15 +29,16 @@ def payload(kind: str, topic: str) -> bytes:
     """What is sent each time: a datagram, or a line for a stream."""
     if kind == "datagram":
         return write(Message(topic.encode(), b"v" * _VALUE_BYTES, None, time.time_ns() // 1_000_000))
-    return _LINE + b"\n" if kind == "syslog_tcp" else _LINE
+    return _LINE + b"\n" if kind == "syslog_stream" else _LINE
 
 
 def send(request: dict[str, Any]) -> None:
     """Send `count` messages as fast as they are taken."""
     one = payload(request["kind"], request["topic"])
     count = request["count"]
-    if request["kind"] == "syslog_tcp":
-        with socket.create_connection(("127.0.0.1", request["port"])) as stream:
+    if request["kind"] == "syslog_stream":
+        with socket.socket(socket.AF_UNIX) as stream:
+            stream.connect(request["path"])
             lines = _STREAM_CHUNK // len(one)
             for _ in range(count // lines):
                 stream.sendall(one * lines)
@@ -56,11 +57,13 @@ def take(request: dict[str, Any]) -> dict[str, float]:
 
 
 def _receive_only(request: dict[str, Any]) -> dict[str, float]:
-    if request["kind"] == "syslog_tcp":
-        with socket.create_server(("127.0.0.1", 0)) as listening:
-            _say(ready=True, port=listening.getsockname()[1])
+    if request["kind"] == "syslog_stream":
+        with socket.socket(socket.AF_UNIX) as listening:
+            listening.bind(request["path"])
+            listening.listen()
+            _say(ready=True)
             stream, _ = listening.accept()
-        left = request["count"] * len(payload("syslog_tcp", ""))
+        left = request["count"] * len(payload("syslog_stream", ""))
         buffer = bytearray(256 << 10)
         with stream:
             began, cpu = time.perf_counter(), time.process_time()
@@ -69,7 +72,7 @@ def _receive_only(request: dict[str, Any]) -> dict[str, float]:
             return {"seconds": time.perf_counter() - began, "cpu": time.process_time() - cpu}
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
         sock.bind(request["path"])
-        _say(ready=True, port=0)
+        _say(ready=True)
         receive = sock.recv
         receive(65536)
         began, cpu = time.perf_counter(), time.process_time()
@@ -95,13 +98,13 @@ def _listen(request: dict[str, Any]) -> dict[str, float]:
         listener: DatagramListener | SyslogListener
         if request["kind"] == "datagram":
             listener = DatagramListener(DatagramSettings(path=Path(request["path"])), intake)
-        elif request["kind"] == "syslog_tcp":
-            listener = SyslogListener(SyslogSettings(topic=request["topic"], tcp=(("127.0.0.1", 0),)), intake)
+        elif request["kind"] == "syslog_stream":
+            listener = SyslogListener(SyslogSettings(topic=request["topic"], stream_path=Path(request["path"])), intake)
         else:
             listener = SyslogListener(SyslogSettings(topic=request["topic"], path=Path(request["path"])), intake)
         with closing(listener):
             listener.start()
-            _say(ready=True, port=int(listener.addresses[0].rpartition(":")[2] or 0) if "tcp" in request["kind"] else 0)
+            _say(ready=True)
             _wait_for(listener, "received", 1, 0.0005)
             began, cpu = time.perf_counter(), time.process_time()
             _wait_for(listener, "messages", request["count"], 0.01)

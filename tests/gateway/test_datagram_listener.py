@@ -77,13 +77,13 @@ def test_every_kind_of_message_arrives_as_it_was_written(kafka: LocalCluster, tm
 
 def test_streams_by_unix_and_tcp_carry_the_same_messages(kafka: LocalCluster, tmp_path: Path) -> None:
     topic = new_topic(kafka, "streams")
-    settings = {"stream_path": tmp_path / "s", "tcp": ("127.0.0.1", 0)}
+    settings = {"stream_path": tmp_path / "s", "tcp": ("127.0.0.2", 0)}
     with intake(kafka) as taker, _listening(taker, **settings) as listener:
         port = int(listener.addresses[1].rpartition(":")[2])
         assert listener.addresses[0] == f"unix:{tmp_path / 's'}"
         unix = socket.socket(socket.AF_UNIX)
         unix.connect(str(tmp_path / "s"))
-        with unix, socket.create_connection(("127.0.0.1", port)) as tcp:
+        with unix, socket.create_connection(("127.0.0.2", port)) as tcp:
             for number in range(1000):
                 sender = (unix, tcp)[number % 2]
                 sender.sendall(write(Message(topic.encode(), b"%d" % number, timestamp_ms=_TIME)))
@@ -128,6 +128,7 @@ def test_bad_messages_are_counted_by_their_kind_and_take_no_others_with_them(
             sender.send(message)
             sender.send(sound)
         eventually(lambda: _count(listener, "messages") == len(bad), "the sound ones")
+        eventually(lambda: _count(listener, "discarded") == len(bad), "the bad ones")
         taker.producer.flush(30)
         report = _discards(listener)
     assert report["malformed_msg_count"] == 5
@@ -144,15 +145,15 @@ def test_bad_messages_are_counted_by_their_kind_and_take_no_others_with_them(
 def test_streams_that_end_badly_are_counted(kafka: LocalCluster, tmp_path: Path) -> None:
     topic = new_topic(kafka, "unclean")
     sound = write(Message(topic.encode(), b"sound", None, _TIME))
-    settings = {"stream_path": tmp_path / "s", "tcp": ("127.0.0.1", 0), "message_bytes": 1000}
+    settings = {"stream_path": tmp_path / "s", "tcp": ("127.0.0.2", 0), "message_bytes": 1000}
     with intake(kafka) as taker, _listening(taker, **settings) as listener:
         port = int(listener.addresses[1].rpartition(":")[2])
-        with socket.create_connection(("127.0.0.1", port)) as tcp:
+        with socket.create_connection(("127.0.0.2", port)) as tcp:
             tcp.sendall(sound + sound[:10])
         with socket.socket(socket.AF_UNIX) as unix:
             unix.connect(str(tmp_path / "s"))
             unix.sendall(sound + sound[:11])
-        with socket.create_connection(("127.0.0.1", port)) as large:
+        with socket.create_connection(("127.0.0.2", port)) as large:
             large.sendall(sound + (1001).to_bytes(4, "big"))
             assert large.recv(1) == b"", "too large a message closes the connection"
         eventually(lambda: _count(listener, "discarded") == 3, "three bad ends")

@@ -45,7 +45,7 @@ class _Stand:
 
     def stream(self, sock: socket.socket | None = None, **settings: object) -> StreamReceiver:
         cutter = SyslogCutting(Framing.DETECT, most_bytes=1000)
-        sock = sock or sockets.stream_listener("127.0.0.1", 0)
+        sock = sock or sockets.stream_listener("127.0.0.2", 0)
         receiver = StreamReceiver(sock, self.recording, cutter=cutter, counts=self.counts, **settings)  # type: ignore[arg-type]
         self._open.enter_context(closing(receiver))
         receiver.start()

@@ -32,7 +32,9 @@ from .logs import Logged, intake, logged, new_topic
 from .syslog_lines import SOUND
 
 pytestmark = pytest.mark.broker
-_LOOPBACK = (("127.0.0.1", 0),)
+_HOST = "127.0.0.2"
+"""Clients of brokers that are gone may try any port of 127.0.0.1, and whatever they say would be a record."""
+_LOOPBACK = ((_HOST, 0),)
 
 
 @contextmanager
@@ -69,7 +71,7 @@ def _send_udp(lines: list[bytes]) -> Callable[[SyslogListener], None]:
     def send(listener: SyslogListener) -> None:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
             for line in lines:
-                sender.sendto(line, ("127.0.0.1", _port(listener)))
+                sender.sendto(line, (_HOST, _port(listener)))
 
     return send
 
@@ -155,9 +157,9 @@ def test_frames_of_both_kinds_and_what_is_left_of_them(kafka: LocalCluster) -> N
     long = b"<13>" + b"x" * 1000
 
     def send(listener: SyslogListener) -> None:
-        with socket.create_connection(("127.0.0.1", _port(listener))) as tcp:
+        with socket.create_connection((_HOST, _port(listener))) as tcp:
             tcp.sendall(b"<13>a: line\r\n16 <13>a: two\nlines" + long + b"\n<13>a: half")
-        with socket.create_connection(("127.0.0.1", _port(listener))) as lost:
+        with socket.create_connection((_HOST, _port(listener))) as lost:
             lost.sendall(b"<13>a: fine\n99999999 wrong count")
             assert lost.recv(1) == b""
 
@@ -202,7 +204,7 @@ def test_tls_with_a_client_certificate(kafka: LocalCluster, tmp_path: Path) -> N
         context = ssl.create_default_context()
         authority.configure_trust(context)
         authority.issue_cert("client").configure_cert(context)
-        plain = socket.create_connection(("127.0.0.1", _port(listener)))
+        plain = socket.create_connection((_HOST, _port(listener)))
         with context.wrap_socket(plain, server_hostname="localhost") as secure:
             secure.sendall(b"14 <13>a: secured")
             eventually(lambda: _count(listener, "messages") == 1, "it is taken")
@@ -217,7 +219,7 @@ def test_tls_with_a_client_certificate(kafka: LocalCluster, tmp_path: Path) -> N
 @pytest.mark.parametrize("kind", ["udp", "tcp", "unix"])
 def test_pythons_handler(kafka: LocalCluster, tmp_path: Path, kind: str) -> None:
     def send(listener: SyslogListener) -> None:
-        address: Any = str(tmp_path / "log") if kind == "unix" else ("127.0.0.1", _port(listener))
+        address: Any = str(tmp_path / "log") if kind == "unix" else (_HOST, _port(listener))
         form = socket.SOCK_STREAM if kind == "tcp" else socket.SOCK_DGRAM
         handler = logging.handlers.SysLogHandler(address, facility="local3", socktype=form)
         handler.ident = "myapp: "
@@ -250,7 +252,7 @@ _LOGGER = shutil.which("logger")
 )
 def test_logger(kafka: LocalCluster, tmp_path: Path, options: list[str]) -> None:
     def send(listener: SyslogListener) -> None:
-        port = [] if "--socket" in options else ["--server", "127.0.0.1", "--port", str(_port(listener))]
+        port = [] if "--socket" in options else ["--server", _HOST, "--port", str(_port(listener))]
         place = [str(tmp_path / "log")] if "--socket" in options else []
         command = [
             str(_LOGGER),
@@ -293,7 +295,7 @@ def test_a_real_rsyslog_forwards_every_line_in_four_ways(kafka: LocalCluster, tm
             f'protocol="tcp" port="{tcp}" template="RSYSLOG_SyslogProtocol23Format" TCP_Framing="traditional"',
             f'protocol="tcp" port="{tcp}" template="RSYSLOG_TraditionalForwardFormat" TCP_Framing="octet-counted"',
         ]
-        actions = "\n".join(f'action(type="omfwd" target="127.0.0.1" {way})' for way in ways)
+        actions = "\n".join(f'action(type="omfwd" target="{_HOST}" {way})' for way in ways)
         config = (
             f'module(load="imuxsock" SysSock.Use="off")\ninput(type="imuxsock" Socket="{tmp_path}/in")\n{actions}\n'
         )
