@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 import subprocess
 import threading
 from collections.abc import Iterator
@@ -107,6 +108,12 @@ _ONLY_IN_SOAKS = (
 
 _BREAKS_NEXT = pytest.StashKey[bool]()
 """Whether the next test may need the brokers to break."""
+
+
+def pytest_configure() -> None:
+    """Ctrl-C works in tests and in the programs they start, also where the suite itself runs in the background."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -277,6 +277,8 @@ def test_a_log_that_ends_with_markers_of_transactions_ends(
         with producer.transaction() as transaction:
             producer.send_many(topic, [b"aborted"] * 5).result(SECONDS)
             transaction.abort()
+    with Reader(kafka.bootstrap) as reader:  # brokers write markers after they have promised to
+        eventually(lambda: reader.ranges(topic)[0].stop == 12, "both markers are in the log")
     node = fleet(topic, isolation=isolation, units=Units(records=1))
     values = [record.value for record in node.records(until_end=True)]
     assert values.count(b"kept") == 5
