@@ -383,7 +383,8 @@ def test_without_word_of_a_stop_the_unit_at_hand_is_handed_out_to_its_end(
     assert done(store) == 0, "the first one still has a record"
     assert first.gets() is None
     assert done(store) == 1
-    assert store.waiting() == [unit(3, 6)]
+    # It may have been taken ahead; then it goes back by itself.
+    eventually(lambda: store.waiting() == [unit(3, 6)], "the next unit is not taken")
 
 
 def test_records_that_were_not_asked_past_before_the_node_was_closed_come_again(
