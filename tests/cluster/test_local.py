@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import socket
 import subprocess
 import sys
@@ -14,6 +15,7 @@ import pytest
 
 from ottla.admin import Admin
 from ottla.cluster import Condition, Data, LocalCluster, lifecycle
+from ottla.cluster.ports import free_ports
 from ottla.cluster.process import Life, wait_until
 from ottla.cluster.readiness import known_brokers
 from ottla.cluster.security import Mechanism
@@ -122,8 +124,10 @@ def test_kafkas_own_tools_run_from_the_same_jars(kafka: LocalCluster) -> None:
 
 
 def test_data_is_kept_on_request(folder: Path, kafka: LocalCluster) -> None:
-    cluster = LocalCluster("kept", topics=["clicks:2", "users:1:1:compact"], redis=True, dir=folder)
+    port = free_ports(1, random.Random())[0]
+    cluster = LocalCluster("kept", topics=["clicks:2", "users:1:1:compact"], redis=True, dir=folder, port=port)
     assert cluster.up() is True
+    assert cluster.bootstrap == f"127.0.0.1:{port}"
     assert cluster.up() is False
     assert cluster.bootstrap != kafka.bootstrap  # two clusters side by side
     assert cluster.redis_url is not None
@@ -134,6 +138,8 @@ def test_data_is_kept_on_request(folder: Path, kafka: LocalCluster) -> None:
     assert cluster.down(Data.KEEP) is True
     assert processes_of(folder) == []
     assert cluster.status().condition is Condition.STOPPED
+    with socket.create_server(("127.0.0.1", port)), pytest.raises(LocalClusterError, match=f"listens on port {port}"):
+        cluster.up()
     with LocalCluster("kept", dir=folder) as resumed:
         assert resumed.bootstrap == before
         with Admin(resumed.bootstrap) as admin:

@@ -212,9 +212,17 @@ def test_no_two_nodes_of_a_cluster_are_given_the_same_port() -> None:
         def choice(self, seq: Any) -> Any:
             return super().choice(seq[:300])
 
-    nodes = fresh_nodes(50, is_open=True, secure=True, rng=Forgetful(1))
+    nodes = fresh_nodes(50, is_open=True, secure=True, first_port=None, rng=Forgetful(1))
     ports = [port for node in nodes for port in node.ports.taken()]
     assert len(ports) == len(set(ports))
+
+
+@pytest.mark.parametrize(("is_open", "secure"), [(True, False), (True, True), (False, True)])
+def test_chosen_ports_are_those_that_clients_use(is_open: bool, secure: bool) -> None:
+    nodes = fresh_nodes(3, is_open=is_open, secure=secure, first_port=20_100, rng=random.Random(1))
+    assert [node.address.port for node in nodes] == [20_100, 20_101, 20_102]
+    ports = [port for node in nodes for port in node.ports.taken()]
+    assert len(ports) == len(set(ports)) == 3 * (1 + is_open + 2 * secure)
 
 
 def test_a_missing_or_old_java_is_one_sentence_that_says_what_to_install(tmp_path: Path) -> None:
@@ -237,7 +245,17 @@ def test_a_cluster_that_differs_from_what_is_wanted_is_refused_with_the_differen
         ClusterRequest(secure=True, cache_dir=Path()).require(replace(state, name="x"))
 
 
-@pytest.mark.parametrize("wrong", [{"brokers": 0}, {"brokers": 51}, {"heap_bytes": 1}, {"version": "1.0"}])
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"brokers": 0},
+        {"brokers": 51},
+        {"heap_bytes": 1},
+        {"version": "1.0"},
+        {"port": 0},
+        {"port": 65_534, "brokers": 3},
+    ],
+)
 def test_impossible_wishes_are_refused_before_anything_happens(wrong: dict[str, int]) -> None:
     with pytest.raises(ConfigError):
         ClusterRequest(cache_dir=Path(), **wrong)  # type: ignore[arg-type]

@@ -53,7 +53,7 @@ class Admin:
 
     def __init__(
         self,
-        cluster: Addresses,
+        cluster: Addresses | None = None,
         *,
         security: Security = PLAINTEXT,
         client_id: str = "ottla-admin",

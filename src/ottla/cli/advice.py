@@ -47,6 +47,7 @@ WORDS: Mapping[Advice, str] = {
         " aside"
     ),
     **cluster_words(),
+    Advice.ADDRESS: "pass --bootstrap HOST:PORT",
     Advice.JAR_CACHE: "choose another with --cache or OTTLA_CACHE",
 }
 

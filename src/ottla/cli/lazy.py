@@ -16,7 +16,7 @@ import click
 
 from ottla.cli.errors import CommandFailed, UsageError
 
-CLUSTER_PACKAGES = ("filelock", "jgo", "platformdirs", "psutil", "trustme")
+CLUSTER_PACKAGES = ("filelock", "jgo", "psutil", "trustme")
 
 
 def is_installed(packages: Collection[str]) -> bool:

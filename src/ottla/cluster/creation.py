@@ -65,6 +65,8 @@ class ClusterRequest:
     secure: bool = False
     plaintext: bool | None = None
     """Whether clients may connect without credentials; None means yes, unless the cluster is secure."""
+    port: int | None = None
+    """Where broker 1 listens for clients; the others follow by id. None means free ports."""
 
     @property
     def open(self) -> bool:
@@ -78,6 +80,8 @@ class ClusterRequest:
             raise ConfigError(f"heap_bytes is {self.heap_bytes}: a broker needs at least {128 << 20} bytes")
         if not all(rack and rack == rack.strip() for rack in self.racks):
             raise ConfigError(f"racks are {', '.join(map(repr, self.racks))}: a rack has a name")
+        if self.port is not None and not 1 <= self.port <= 65536 - (self.brokers or 1):
+            raise ConfigError(f"port is {self.port}: the ports of {self.brokers or 1} brokers must be from 1 to 65535")
         if self.version is not None:
             pinned_jars(self.version)
         if not self.secure and not self.open:
@@ -90,7 +94,10 @@ class ClusterRequest:
             cluster_id=lifecycle.fresh_cluster_id(),
             version=self.version or DEFAULT_VERSION,
             phase=Phase.STARTING,
-            nodes=lifecycle.fresh_nodes(self.brokers or 1, is_open=self.open, secure=self.secure, rng=rng),
+            nodes=lifecycle.fresh_nodes(
+                self.brokers or 1, is_open=self.open, secure=self.secure, first_port=self.port, rng=rng
+            ),
+            first_port=self.port,
             cache_dir=str(self.cache_dir),
             heap_bytes=self.heap_bytes or DEFAULT_HEAP_BYTES,
             settings=dict(self.settings),
@@ -113,6 +120,7 @@ class ClusterRequest:
                 ("secure:", state.secure, self.secure or None),
                 ("plaintext:", state.open, self.plaintext),
                 ("redis:", state.redis is not None, self.redis or None),
+                ("first port:", state.nodes[0].address.port, self.port),
             )
             if requested is not None and requested != actual
         ]

@@ -82,39 +82,57 @@ def fresh_cluster_id() -> str:
 def with_fresh_ports(state: ClusterState, rng: random.Random) -> ClusterState:
     """Return the same cluster on ports that are free now."""
     controllers = [node.controller for node in state.nodes]
-    fresh = _ports(rng, controllers=controllers, is_open=state.open, secure=state.secure)
+    fresh = _ports(rng, controllers=controllers, is_open=state.open, secure=state.secure, first_port=state.first_port)
     nodes = tuple(replace(node, ports=ports) for node, ports in zip(state.nodes, fresh, strict=True))
     redis = replace(state.redis, port=free_ports(1, rng)[0]) if state.redis is not None else None
     return replace(state, nodes=nodes, redis=redis)
 
 
-def fresh_nodes(count: int, *, is_open: bool, secure: bool, rng: random.Random) -> tuple[NodeState, ...]:
+def fresh_nodes(
+    count: int, *, is_open: bool, secure: bool, first_port: int | None, rng: random.Random
+) -> tuple[NodeState, ...]:
     """Return nodes 1 to `count`; the first three are also controllers."""
     controllers = [number <= _MAX_CONTROLLERS for number in range(1, count + 1)]
-    return tuple(
-        NodeState(number, ports)
-        for number, ports in enumerate(_ports(rng, controllers=controllers, is_open=is_open, secure=secure), start=1)
-    )
+    ports = _ports(rng, controllers=controllers, is_open=is_open, secure=secure, first_port=first_port)
+    return tuple(NodeState(number, ports_of_node) for number, ports_of_node in enumerate(ports, start=1))
 
 
 def added_node(state: ClusterState, rng: random.Random) -> NodeState:
     """Return one more broker. It is never a controller: the voters are fixed when the cluster is created."""
-    (ports,) = _ports(rng, controllers=[False], is_open=state.open, secure=state.secure)
-    return NodeState(max(node.id for node in state.nodes) + 1, ports)
+    number = max(node.id for node in state.nodes) + 1
+    first_port = None if state.first_port is None else state.first_port + number - 1
+    (ports,) = _ports(rng, controllers=[False], is_open=state.open, secure=state.secure, first_port=first_port)
+    if first_port is not None:
+        _require_free([first_port])
+    return NodeState(number, ports)
 
 
-def _ports(rng: random.Random, *, controllers: list[bool], is_open: bool, secure: bool) -> list[Ports]:
-    """Return ports for several nodes, drawn all at once so that no two nodes get the same one."""
-    drawn = iter(free_ports(4 * len(controllers), rng))
+def _ports(
+    rng: random.Random, *, controllers: list[bool], is_open: bool, secure: bool, first_port: int | None
+) -> list[Ports]:
+    """Return ports for several nodes, drawn all at once so that no two nodes get the same one.
+
+    With `first_port`, the listener for clients of the first node has it, that of the second the next one, and so on.
+    """
+    count = len(controllers)
+    chosen = [] if first_port is None else list(range(first_port, first_port + count))
+    drawn = iter([port for port in free_ports(5 * count, rng) if port not in chosen])
+    for_clients = iter(chosen) if chosen else drawn
     return [
         Ports(
-            plaintext if is_open else None,
-            vote_port if controller else None,
-            sasl_ssl if secure else None,
-            ssl if secure else None,
+            next(for_clients) if is_open else None,
+            next(drawn) if controller else None,
+            next(drawn if is_open else for_clients) if secure else None,
+            next(drawn) if secure else None,
         )
-        for controller, plaintext, vote_port, sasl_ssl, ssl in zip(controllers, drawn, drawn, drawn, drawn, strict=True)
+        for controller in controllers
     ]
+
+
+def _require_free(ports: Iterable[int]) -> None:
+    taken = [str(port) for port in ports if not is_free(port)]
+    if taken:
+        raise LocalClusterError(f"another program listens on port {', '.join(taken)}: end it, or choose another port")
 
 
 def start_cluster(
@@ -122,9 +140,11 @@ def start_cluster(
 ) -> ClusterState:
     """Start every process of a stopped cluster; choose other ports if some turn out to be taken.
 
-    Raises `LocalClusterError` if it does not start by the deadline.
+    Raises `LocalClusterError` if it does not start by the deadline, or if a chosen port is taken.
     """
+    chosen = [] if state.first_port is None else [node.address.port for node in state.nodes]
     for attempt in range(1, _PORT_ATTEMPTS + 1):
+        _require_free(chosen)
         if attempt > 1 or not all(is_free(port) for port in state.ports()):
             state = with_fresh_ports(state, rng)
         try:

@@ -26,6 +26,7 @@ from ottla.cluster.state import ClusterFolder, ClusterState, NodeState, Phase, f
 from ottla.cluster.status import ClusterStatus, read_status
 from ottla.cluster.topics import TopicSpec, create_topics
 from ottla.cluster.view import ClusterView
+from ottla.default_address import clusters_folder
 from ottla.errors import LocalClusterError
 from ottla.net import Deadline
 
@@ -39,7 +40,7 @@ class Data(Enum):
 
 def default_dir() -> Path:
     """Return the default folder of clusters."""
-    return Path(platformdirs.user_state_dir("ottla")).resolve() / "clusters"
+    return clusters_folder()
 
 
 def default_cache_dir() -> Path:
@@ -54,7 +55,8 @@ class LocalCluster(ClusterView):
     block, data included. `up` and `down` do the same without a block; then the brokers outlive this process. With
     `secure`, clients need credentials, unless `plaintext` asks for an open listener as well. With two brokers, both are
     controllers and the majority is two, so the cluster does not survive a kill. With `racks`, brokers are in
-    them in turns, by id.
+    them in turns, by id. With `port`, broker 1 listens there for clients, broker 2 on the next one, and so on; without
+    it, ports are free ones.
 
     Raises `ConfigError` for invalid arguments. Methods raise `LocalClusterError` if they fail.
     """
@@ -73,6 +75,7 @@ class LocalCluster(ClusterView):
         settings: Mapping[str, str] | None = None,
         racks: Iterable[str] = (),
         heap_bytes: int | None = None,
+        port: int | None = None,
         timeout: float = 120.0,
         cache_dir: str | PathLike[str] | None = None,
         maven_url: str | None = None,
@@ -89,6 +92,7 @@ class LocalCluster(ClusterView):
             version=version,
             settings=dict(settings or {}),
             racks=tuple(racks),
+            port=port,
             heap_bytes=heap_bytes,
             cache_dir=Path(cache_dir).resolve() if cache_dir is not None else default_cache_dir(),
         )

@@ -24,7 +24,9 @@ from ottla.cluster.certificates import Certificates
 from ottla.cluster.ports import HOST
 from ottla.cluster.process import ProcessId
 from ottla.config import Address
+from ottla.default_address import ADDRESS_FILE
 from ottla.errors import Advice, ConfigError, LocalClusterError
+from ottla.files import replace_whole
 
 logger = logging.getLogger(__name__)
 
@@ -111,6 +113,8 @@ class ClusterState:
     settings: Mapping[str, str] = field(default_factory=dict)
     racks: tuple[str, ...] = ()
     """The racks that brokers are in, in turns by id; empty for no racks."""
+    first_port: int | None = None
+    """The port on which broker 1 listens for clients, if it was chosen; the others follow by id."""
     users: Mapping[str, str] = field(default_factory=dict)
     internal_password: str = ""
     """The password with which the nodes of a secure cluster, and the commands that control it, log in."""
@@ -247,6 +251,15 @@ class ClusterFolder:
         except BaseException:
             temporary.unlink(missing_ok=True)
             raise
+        self._publish(state)
+
+    def _publish(self, state: ClusterState) -> None:
+        """While the cluster runs, its address is where clients look that are given none."""
+        file, addresses = self.path / ADDRESS_FILE, state.addresses("plaintext")
+        if state.phase is not Phase.RUNNING or addresses is None:
+            file.unlink(missing_ok=True)
+        elif not file.exists() or file.read_text(encoding="utf-8") != addresses:
+            replace_whole(file, addresses.encode())
 
     def create(self) -> None:
         """Create the folder for this user alone: it contains passwords and the data of the brokers."""

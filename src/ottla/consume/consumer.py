@@ -75,7 +75,7 @@ class Consumer:
     @names_checked
     def __init__(
         self,
-        cluster: Addresses,
+        cluster: Addresses | None = None,
         *,
         group: str | None = None,
         topics: Topics = (),

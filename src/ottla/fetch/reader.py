@@ -142,7 +142,7 @@ class Reader:
     @names_checked
     def __init__(
         self,
-        cluster: Addresses,
+        cluster: Addresses | None = None,
         *,
         security: Security = PLAINTEXT,
         client_id: str = "ottla-reader",

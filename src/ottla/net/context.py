@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from ottla.config import PLAINTEXT, Address, Retry, Security, Timeouts, check_kind, check_name
+from ottla.default_address import default_bootstrap
 from ottla.errors import ConfigError
 from ottla.events import Events, Sink
 from ottla.net.access import ClusterAccess
@@ -27,7 +28,7 @@ class ClientContext:
 
     def __init__(
         self,
-        cluster: Addresses,
+        cluster: Addresses | None,
         *,
         client_id: str,
         security: Security = PLAINTEXT,
@@ -35,7 +36,8 @@ class ClientContext:
         retry: Retry | None = None,
         events: Sinks = (),
     ) -> None:
-        """Raises `ConfigError` if an option is invalid."""
+        """`cluster` None is the default: OTTLA_BOOTSTRAP, or the local cluster. Raises `ConfigError` if an option is
+        invalid, or if there is no such cluster."""
         _check(security=security, client_id=client_id, timeouts=timeouts, retry=retry, events=events)
         self._owns_cluster = not isinstance(cluster, Cluster)
         self._owns_events = not isinstance(events, Events)
@@ -44,6 +46,7 @@ class ClientContext:
         elif isinstance(cluster, ClusterAccess):
             self.cluster = cluster.cluster()
         else:
+            cluster = default_bootstrap() if cluster is None else cluster
             self.cluster = Cluster(cluster, security=security, client_id=client_id, timeouts=timeouts, retry=retry)
         self.events = events if isinstance(events, Events) else Events(*events)
 

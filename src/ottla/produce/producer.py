@@ -89,7 +89,7 @@ class Producer:
     @names_checked
     def __init__(
         self,
-        bootstrap: Bootstrap,
+        bootstrap: Bootstrap | None = None,
         *,
         security: Security = PLAINTEXT,
         client_id: str = "ottla-producer",

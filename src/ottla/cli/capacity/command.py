@@ -10,12 +10,12 @@ import click
 
 from ottla.cli.capacity.given import case_of, is_mean_without_peak, loaded
 from ottla.cli.errors import Alert
-from ottla.cli.options.bootstrap import VARIABLE
 from ottla.cli.options.common import json_option, timeout_option
 from ottla.cli.options.security import security_options
 from ottla.cli.options.types import Duration
 from ottla.cli.output.json_text import json_text
 from ottla.cli.output.tables import terminal_width
+from ottla.default_address import VARIABLE
 
 if TYPE_CHECKING:
     from ottla.config import Security

@@ -12,13 +12,13 @@ import click
 
 from ottla import cluster as room  # its names are imported when they are used
 from ottla.cli.cluster.view import JarProgress, announce_library, describe, others, overview, plain_status
-from ottla.cli.options.bootstrap import DIR_VARIABLE
 from ottla.cli.options.common import json_option, settings_option, timeout_option
 from ottla.cli.options.confirmation import confirm, dry_run_option, yes_option
 from ottla.cli.options.old import old_spelling
 from ottla.cli.options.types import Integer, Size
 from ottla.cli.output.json_text import json_text
 from ottla.cluster.pinned import DEFAULT_VERSION, versions
+from ottla.default_address import DIR_VARIABLE
 from ottla.errors import ConfigError
 from ottla.text import printable
 
@@ -101,6 +101,11 @@ def cluster() -> None:
 @settings_option("Broker property. Repeatable.", example="message.max.bytes=2000000")
 @click.option("--heap-size", type=Size(128 << 20), help="Java heap of each broker.  [default: 512MiB]")
 @old_spelling("--heap-mb", "--heap-size", form="{}MiB", metavar="N")
+@click.option(
+    "--port",
+    type=Integer(1, 65535),
+    help="Port for clients of the first broker; the others follow by id.  [default: free ports]",
+)
 @timeout_option("2m", minimum=1)
 @_cache_option
 @_maven_option
@@ -117,6 +122,7 @@ def up(
     kafka_version: str | None,
     settings: dict[str, str],
     heap_size: int | None,
+    port: int | None,
     timeout: float,
     cache: Path | None,
     maven_url: str | None,
@@ -129,6 +135,7 @@ def up(
     \b
     Examples:
       ottla cluster up
+      ottla cluster up --port 9092
       ottla cluster up --brokers 3 --topic clicks:6:3 --redis
       ottla cluster up --name secure --secure --setting message.max.bytes=2000000
     """
@@ -145,6 +152,7 @@ def up(
             version=kafka_version,
             settings=settings,
             heap_bytes=heap_size,
+            port=port,
             timeout=timeout,
             cache_dir=cache,
             maven_url=maven_url,

@@ -15,12 +15,11 @@ from click.core import ParameterSource
 
 from ottla.cli.errors import UsageError
 from ottla.cli.lazy import CLUSTER_PACKAGES, is_installed
+from ottla.default_address import DIR_VARIABLE, VARIABLE
 
 if TYPE_CHECKING:
     from ottla.cluster import ClusterStatus
 
-VARIABLE = "OTTLA_BOOTSTRAP"
-DIR_VARIABLE = "OTTLA_DIR"
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 

@@ -18,7 +18,7 @@ from click.core import ParameterSource
 
 from ottla.cli.errors import UsageError
 from ottla.cli.lazy import CLUSTER_PACKAGES, is_installed
-from ottla.cli.options.bootstrap import DIR_VARIABLE
+from ottla.default_address import DIR_VARIABLE
 
 if TYPE_CHECKING:
     from ottla.engines.fleet.store import Store

@@ -70,7 +70,7 @@ class Fleet:
 
     def __init__(
         self,
-        cluster: Addresses,
+        cluster: Addresses | None = None,
         *,
         group: str,
         topics: str | Collection[str] = (),
