@@ -199,7 +199,7 @@ class Latencies:
             nap(0.01)
 
     def _receive(self, batches: Iterator[pa.RecordBatch], meter: Meter, arrivals: Arrivals, *, since: int) -> None:
-        """Count what was due at `since` or later: the due time of the first record after the warm-up, to the nanosecond."""
+        """Count what was due at `since` or later (nanoseconds): when the first record after the warm-up was."""
         work = self._workload
         self.progress.meter = meter
         try:
