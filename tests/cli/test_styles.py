@@ -55,12 +55,18 @@ def test_a_time_to_wait_is_short(seconds: float, shown: str) -> None:
 def test_a_pace_knows_the_rate_and_the_time_left_within_the_first_second() -> None:
     pace = Pace()
     pace.observe(0.0, 0)
-    assert (pace.rate, pace.seconds_left(1000)) == (0.0, None)
     pace.observe(0.4, 40)
     assert pace.rate == pytest.approx(100)
     assert pace.seconds_left(1000) == pytest.approx(9.6)
     line = visible(progress_line("40 records", records_rate(pace), pace=pace, total=1000))
     assert line == "─" * 24 + "   4%  40 records, 100 records/s, 0:10 left"
+
+
+def test_what_has_not_moved_yet_has_no_time_left() -> None:
+    pace = Pace()
+    pace.observe(0.0, 0)
+    assert pace.seconds_left(1000) is None
+    assert visible(progress_line("0 records", records_rate(pace), pace=pace, total=1000)).endswith("  0 records")
 
 
 def test_a_pace_forgets_what_was_long_ago() -> None:
