@@ -21,7 +21,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from ottla.config import PLAINTEXT, Retry, Security, Timeouts, check_kind
-from ottla.errors import BufferFull, ConfigError, OttlaError, RecordTooLarge, StreamFailed, UsedAfterFork, copied
+from ottla.errors import BufferFull, ConfigError, OttlaError, RecordTooLarge, UsedAfterFork, copied
 from ottla.net.context import Bootstrap, ClientContext, Sinks
 from ottla.net.deadline import Deadline
 from ottla.other_clients import names_checked
@@ -285,8 +285,10 @@ class Producer:
         """
         opened = tables.opened(table)
         if isinstance(opened, pa.RecordBatchReader):
-            return self._hand_in_stream(topic, opened)
-        return BulkDelivery(self._hand_in([self._checked_rows(*rows) for rows in checks.by_topic(topic, opened)]))
+            checks.column_names(topic, opened.schema)
+            stops = not self._failures.are_handled
+            return tables.sent_stream(opened, lambda rows, first: self._send_rows(topic, rows, first), stops=stops)
+        return BulkDelivery(self._send_rows(topic, opened))
 
     def partition_for(self, topic: str, key: Payload = None, *, timeout: float = 60.0) -> int:
         """The partition that the next record with this key would go to, without sending one.
@@ -385,7 +387,9 @@ class Producer:
             if self._transactions is not None:
                 self._transactions.close(deadline)
             if self._started:
-                self._drain(deadline)
+                BulkDelivery(self._sender.send_everything(deadline)).exception(deadline.remaining())
+        except TimeoutError:
+            pass  # what is left is given up, and raised below
         finally:
             self._end(deadline)
         self._failures.raise_failures()
@@ -394,13 +398,6 @@ class Producer:
         """Send everything now without waiting. Useful before many producers are closed."""
         if self._started:
             self._sender.hurry()
-
-    def _drain(self, deadline: Deadline) -> None:
-        """Send everything and wait for the outcomes, at most until the deadline."""
-        try:
-            BulkDelivery(self._sender.send_everything(deadline)).exception(deadline.remaining())
-        except TimeoutError:
-            pass  # what is left is given up, and raised by `close`
 
     def _end(self, deadline: Deadline) -> None:
         """End everything once, also if several threads, or a signal handler of this thread, close at the same time."""
@@ -475,6 +472,11 @@ class Producer:
 
     # Lists and tables
 
+    def _send_rows(self, topic: str | None, table: pa.Table, first: int = 0) -> list[Shipment]:
+        """Send the rows of a table, or of a batch of a stream that begins with row `first` of the call."""
+        all_rows = [self._checked_rows(*rows, first=first) for rows in checks.by_topic(topic, table)]
+        return self._hand_in(all_rows, first=first)
+
     def _checked_rows(
         self, topic: str, table: pa.Table, numbers: npt.NDArray[np.int64] | range, *, first: int = 0
     ) -> checks.Rows:
@@ -493,31 +495,6 @@ class Producer:
         partitions = self.partitions(topic, timeout=self._budget.buffering.wait)
         router = self._topics.router(topic)
         return router.custom(keys, values, partitions.count, explicit=explicit)
-
-    def _hand_in_stream(self, topic: str | None, stream: pa.RecordBatchReader) -> BulkDelivery:
-        """Hand a stream in, batch by batch. What stops it is raised as `StreamFailed`, unless it is the first batch."""
-        checks.column_names(topic, stream.schema)
-        delivery, accepted = tables.StreamDelivery(), 0
-        while True:
-            try:
-                rows = next(stream, None)
-            except Exception as error:  # of the program's own generator, or of another library
-                raise StreamFailed(tables.reason(error), accepted=accepted, cause=error) from error
-            if rows is None:
-                return delivery
-            rows = pa.Table.from_batches([rows])
-            try:
-                all_rows = [self._checked_rows(*part, first=accepted) for part in checks.by_topic(topic, rows)]
-                failure = delivery.add(self._hand_in(all_rows, first=accepted))
-            except OttlaError as error:
-                taken = error.accepted if isinstance(error, BufferFull) else 0
-                if not accepted and not isinstance(error, BufferFull):
-                    raise
-                rest = tables.remaining(rows.slice(taken), stream)
-                raise StreamFailed(str(error), accepted=accepted + taken, cause=error, rest=rest) from error
-            accepted += rows.num_rows
-            if failure is not None and not self._failures.are_handled:
-                raise StreamFailed(str(failure), accepted=accepted, cause=failure, rest=stream)
 
     def _hand_in(self, all_rows: list[checks.Rows], *, first: int = 0) -> list[Shipment]:
         """Hand rows in slice by slice, all topics at once: if the buffer gets full, the first rows were taken over.

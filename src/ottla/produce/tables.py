@@ -1,19 +1,19 @@
 """Tables of other libraries, and streams of rows, as a producer takes them.
 
 Anything with `__arrow_c_stream__` comes in. What is in memory goes out as a pyarrow Table; the rest as a stream of
-batches, of which no more is read than the producer has room for. This module knows nothing about sending.
+batches, of which no more is read than can be sent. This module does not know what becomes of the rows.
 """
 
 from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 import pyarrow as pa
 
-from ottla.errors import InputError, NotDelivered, OttlaError
+from ottla.errors import BufferFull, InputError, NotDelivered, OttlaError, StreamFailed
 from ottla.model import OffsetRange
 from ottla.produce.delivery import BulkDelivery, Decided, Shipment, as_not_delivered, joined
 
@@ -108,11 +108,38 @@ class StreamDelivery(BulkDelivery):
         self._ranges = list(joined(sorted(self._ranges)))
 
 
-def remaining(rows: pa.Table, after: pa.RecordBatchReader) -> pa.RecordBatchReader:
-    """Return a stream of these rows and the batches behind them."""
-    return pa.RecordBatchReader.from_batches(after.schema, itertools.chain(rows.to_batches(), after))
+def sent_stream(
+    stream: pa.RecordBatchReader, send: Callable[[pa.Table, int], list[Shipment]], *, stops: bool
+) -> StreamDelivery:
+    """Send a stream batch by batch. `send` gets rows and the number of the first one in the stream.
+
+    With `stops`, a record that was not delivered ends it. Raises `StreamFailed`, or what `send` raises about the first
+    batch if none of it was accepted.
+    """
+    delivery, accepted = StreamDelivery(), 0
+    while True:
+        try:
+            batch = next(stream, None)
+        except Exception as error:  # of the program's own generator, or of another library
+            raise StreamFailed(_text(error), accepted=accepted, cause=error) from error
+        if batch is None:
+            return delivery
+        rows = pa.Table.from_batches([batch])
+        try:
+            failure = delivery.add(send(rows, accepted))
+        except OttlaError as error:
+            taken = error.accepted if isinstance(error, BufferFull) else 0
+            if not accepted and not isinstance(error, BufferFull):
+                raise
+            rest = pa.RecordBatchReader.from_batches(
+                stream.schema, itertools.chain(rows.slice(taken).to_batches(), stream)
+            )
+            raise StreamFailed(str(error), accepted=accepted + taken, cause=error, rest=rest) from error
+        accepted += rows.num_rows
+        if failure is not None and stops:
+            raise StreamFailed(str(failure), accepted=accepted, cause=failure, rest=stream)
 
 
-def reason(error: OttlaError | Exception) -> str:
-    """What stopped a stream, with the kind of error where the text is not ours."""
+def _text(error: Exception) -> str:
+    """What a stream raised, with the kind of error where the text is not ours."""
     return str(error) if isinstance(error, OttlaError) else f"{type(error).__name__}: {error}"
