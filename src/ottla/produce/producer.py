@@ -387,9 +387,10 @@ class Producer:
             if self._transactions is not None:
                 self._transactions.close(deadline)
             if self._started:
-                BulkDelivery(self._sender.send_everything(deadline)).exception(deadline.remaining())
-        except TimeoutError:
-            pass  # what is left is given up, and raised below
+                try:
+                    BulkDelivery(self._sender.send_everything(deadline)).exception(deadline.remaining())
+                except TimeoutError:
+                    pass  # what is left is given up, and raised below
         finally:
             self._end(deadline)
         self._failures.raise_failures()
