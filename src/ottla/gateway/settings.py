@@ -83,6 +83,11 @@ class Settings:
     """Whether Idempotency-Key is served, which needs a topic and transactions."""
     keys_topic: str = "ottla-gateway-keys"
     audit: Audit | None = None
+    group_store: str | None = None
+    """Where group reads keep positions and leases: `sqlite:///PATH` for one machine, `redis://...` for several."""
+    unit_records: int = 1000
+    unit_bytes: int = 1 << 19
+    """How much one group read hands out at most, in offsets and on the disk of the broker."""
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):
