@@ -36,7 +36,7 @@ def test_records_come_in_an_async_for(kafka: FakeKafka) -> None:
         async for batch in consumer:
             offsets_read += [offset for _, offset in rows(batch)]
             if len(offsets_read) == RECORDS // 2 + 50:
-                await asyncio.to_thread(consumer.commit)
+                await consumer.acommit()
             if len(offsets_read) >= RECORDS:
                 break
         return offsets_read
@@ -199,3 +199,15 @@ def test_a_closed_consumer_says_so(kafka: FakeKafka) -> None:
         asyncio.run(_next(consumer))
     with pytest.raises(OttlaError, match="closed"):
         consumer.poll()
+
+
+def test_async_with_commits_and_closes(kafka: FakeKafka) -> None:
+    async def program() -> None:
+        async with new_consumer(kafka.bootstrap, topics="t", fetching=SMALL) as consumer:
+            while consumer.positions().get(AT) != RECORDS:
+                await anext(consumer)
+        with pytest.raises(OttlaError, match="closed"):
+            await consumer.acommit()
+
+    asyncio.run(program())
+    assert committed(kafka) == {AT: RECORDS}

@@ -6,12 +6,13 @@ waiting for goes to the next task, so that no records are lost. This module know
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Generic, TypeVar
+
+from ottla.net.awaiting import ended
 
 _log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -36,7 +37,7 @@ class AsyncPoll(Generic[T]):
             if self._worker is None:
                 self._worker = ThreadPoolExecutor(1, thread_name_prefix="ottla-poll")
             future = self._future = self._future or self._worker.submit(self._run)
-            await _end_of(future)
+            await ended(future)
             if self._future is future:  # Otherwise another task took this result.
                 self._future = None
                 return future.result()
@@ -63,21 +64,3 @@ class AsyncPoll(Generic[T]):
     def _run(self) -> T:
         self._thread = threading.current_thread()
         return self._poll()
-
-
-async def _end_of(future: Future[T]) -> None:
-    loop = asyncio.get_running_loop()
-    ended: asyncio.Future[None] = loop.create_future()
-
-    def finish() -> None:
-        if not ended.done():
-            ended.set_result(None)
-
-    def call(_: Future[T]) -> None:
-        try:
-            loop.call_soon_threadsafe(finish)
-        except RuntimeError:  # The loop was closed in the meantime, so no task waits.
-            pass
-
-    future.add_done_callback(call)
-    await ended

@@ -40,6 +40,7 @@ from ottla.fetch.bounds import Bound
 from ottla.fetch.fetcher import Fetcher
 from ottla.fetch.options import Fetching, FetchPolicy, OnLost, parse_isolation, parse_on_lost
 from ottla.model import GroupMember, Isolation, Record, TopicPartition
+from ottla.net.awaiting import awaitable
 from ottla.net.background import BackgroundTasks
 from ottla.net.context import Addresses, ClientContext, Sinks
 from ottla.net.deadline import Deadline
@@ -420,6 +421,12 @@ class Consumer:
                 self._assignment.release(self._assignment.held, deadline)
             finally:
                 self._closed = True
+
+    # For asyncio: `async with`, and `aclose` is what `contextlib.aclosing` calls.
+    acommit = awaitable(commit)
+    aclose = awaitable(close)
+    __aenter__ = awaitable(__enter__)
+    __aexit__ = awaitable(__exit__)
 
     # Inside
 

@@ -22,6 +22,7 @@ import pyarrow as pa
 
 from ottla.config import PLAINTEXT, Retry, Security, Timeouts, check_kind
 from ottla.errors import BufferFull, ConfigError, OttlaError, RecordTooLarge, UsedAfterFork, copied
+from ottla.net.awaiting import awaitable
 from ottla.net.context import Bootstrap, ClientContext, Sinks
 from ottla.net.deadline import Deadline
 from ottla.other_clients import names_checked
@@ -394,6 +395,13 @@ class Producer:
         finally:
             self._end(deadline)
         self._failures.raise_failures()
+
+    # For asyncio: `async with`, and `aclose` is what `contextlib.aclosing` calls.
+    aflush = awaitable(flush, may_be_left=True)
+    apersist = awaitable(persist, may_be_left=True)
+    aclose = awaitable(close)
+    __aenter__ = awaitable(__enter__)
+    __aexit__ = awaitable(__exit__)
 
     def hurry(self) -> None:
         """Send everything now without waiting. Useful before many producers are closed."""

@@ -17,6 +17,7 @@ from ottla.config import PLAINTEXT, Address, Security, Timeouts
 from ottla.errors import Fenced, InputError, OttlaError, UsedAfterFork
 from ottla.model import GroupMember, TopicPartition
 from ottla.net import Cluster
+from ottla.net.awaiting import awaitable, on_thread
 from ottla.produce import coordinator
 from ottla.produce.coordinator import PreparedTransaction
 from ottla.produce.transactions import Decision, Transactions
@@ -66,6 +67,17 @@ class Transaction:
             self._abort_quietly()
             raise
 
+    async def __aenter__(self) -> Transaction:
+        from asyncio import CancelledError
+
+        try:
+            return await on_thread(self.__enter__)
+        except CancelledError:  # the block is not entered, so nothing would end the transaction
+            self._transactions.abandon(self._decision)
+            raise
+
+    __aexit__ = awaitable(__exit__)
+
     def _abort_quietly(self) -> None:
         """Abort and log errors: the program's own error is the one to raise."""
         try:
@@ -103,6 +115,10 @@ class Transaction:
         """Abort the transaction now. Raises `Fenced` if another producer has taken over."""
         self._transactions.abort(self._decision)
         self._decided = True
+
+    asend_offsets = awaitable(send_offsets)
+    aprepare = awaitable(prepare)
+    aabort = awaitable(abort)
 
 
 def end_transaction(
