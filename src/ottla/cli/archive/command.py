@@ -198,6 +198,7 @@ def archive(
     from ottla.jobs.archive_range import ArchiveRange
     from ottla.jobs.archiving import ArchiveRequest, Progress
     from ottla.jobs.brokers import Brokers
+    from ottla.lake import delta
     from ottla.lake.writer import FileOptions
 
     if follow and stop is not None:
@@ -212,6 +213,10 @@ def archive(
         raise UsageError(f"{'--master' if master else '--checkpoint'} needs --engine spark")
     if engine != "fleet" and store is not None:
         raise UsageError("--store needs --engine fleet")
+    if engine == "spark":
+        _spark_engine()
+    if layout["form"] == "delta":
+        delta.require()
     if engine == "fleet":
         store = store or find_store()
     nodes = None if store is None else open_store(store, JOBS)
