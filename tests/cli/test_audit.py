@@ -15,6 +15,7 @@ from tests.audit import pipeline
 from tests.audit.pipeline import BEGIN, Item
 from tests.cli.commands import run
 
+from ottla import Fleet
 from ottla.cluster import LocalCluster
 
 pytestmark = pytest.mark.broker
@@ -199,3 +200,28 @@ def test_an_unknown_topic_is_one_error(kafka: LocalCluster) -> None:
     assert result.exit_code == 1
     assert "cli-nowhere" in result.output
     assert [line[:6] for line in result.output.splitlines()] == ["error:", "  hint"]
+
+
+def test_a_fleet_is_a_tier_that_has_what_its_nodes_have_done(kafka: LocalCluster, tmp_path: Path) -> None:
+    pipeline.write(kafka.bootstrap, "cli-fleet", [_items(300)])
+    store = f"sqlite:///{tmp_path / 'store.db'}"
+    with Fleet(kafka.bootstrap, group="cli-audited", topics=["cli-fleet"], store=store, start="earliest") as fleet:
+        fleet.run(lambda unit: None, until_end=True)
+    options = ("--tier", "etl", "--audit-topic", "cli-audit-fleet", "--bootstrap", kafka.bootstrap)
+    counted = run("audit", "tally", "cli-fleet", "--fleet", "cli-audited", *options)
+    assert counted.exit_code == 0, counted.output
+    assert "300 records" in counted.output
+    unknown = run("audit", "tally", "cli-fleet", "--fleet", "nosuch", *options)
+    assert unknown.exit_code == 1
+    assert "ottla-fleet.nosuch has committed nothing of topic cli-fleet" in unknown.stderr
+
+
+def test_a_tier_is_one_thing(tmp_path: Path) -> None:
+    both = run("audit", "tally", "x", "--tier", "t", "--group", "g", "--fleet", "f", "--bootstrap", "localhost:1")
+    assert both.exit_code == 2
+    assert "--group, --fleet and --spark-checkpoint are mutually exclusive" in both.stderr
+    folder = run(
+        "audit", "tally", "x", "--tier", "t", "--spark-checkpoint", str(tmp_path), "--bootstrap", "localhost:1"
+    )
+    assert folder.exit_code in (1, 2)
+    assert "is no checkpoint of a streaming query" in folder.stderr

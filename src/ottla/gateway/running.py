@@ -26,10 +26,15 @@ from ottla.gateway.http.directory import Directory
 from ottla.gateway.http.openapi import document
 from ottla.gateway.http.ops import Ops, make_ops_app
 from ottla.gateway.http.producing import Producing
-from ottla.gateway.http.routes import cold_paths, hot_paths, make_app
+from ottla.gateway.http.reading import Reading
+from ottla.gateway.http.routes import cold_paths, hot_paths, make_app, read_paths
 from ottla.gateway.http.server import HttpListener, bind
 from ottla.gateway.intake import Intake
 from ottla.gateway.keys.writer import KeyedWriter
+from ottla.gateway.reading.log_reader import LogReader
+from ottla.gateway.reading.news import News
+from ottla.gateway.reading.pages import Pages
+from ottla.gateway.reading.readers import Readers
 from ottla.gateway.settings import LOOPBACK_HOSTS, Listen, Settings
 from ottla.produce.options import Batching, Buffering, Spool, WhenFull
 from ottla.produce.producer import Producer
@@ -67,6 +72,7 @@ class Gateway:
         self._sockets = {name: list(given) for name, given in (sockets or {}).items()}
         self._resources = ExitStack()
         self._http: HttpListener | None = None
+        self._reading: Reading | None = None
         self._ops: HttpListener | None = None
         self._is_stopping = False
 
@@ -118,6 +124,8 @@ class Gateway:
         if not keep_sockets:
             for sock in self._sockets.pop("http", []):
                 sock.close()
+        if self._reading is not None:
+            self._reading.stop()
         for listener in self.listeners:
             listener.stop_accepting()
         for listener in self.listeners:
@@ -194,10 +202,14 @@ class Gateway:
             self._resources.callback(keyed.close)
         producing = Producing(intake, self._directory, limits=settings.limits, counters=self.counters, keyed=keyed)
         is_honest = settings.v2_status == "honest"
-        app = make_app(producing, gate, counters=self.counters, is_honest=is_honest, compat=settings.compat)
+        self._reading = reading = self._new_reading(gate)
+        app = make_app(
+            producing, gate, reading=reading, counters=self.counters, is_honest=is_honest, compat=settings.compat
+        )
         self._openapi = document(
             [
                 *(hot.path for hot in hot_paths(producing, gate, is_honest=is_honest)),
+                *read_paths(reading),
                 *cold_paths(producing, gate, is_honest=is_honest, compat=settings.compat),
             ],
             version=__version__,
@@ -209,6 +221,17 @@ class Gateway:
             tls=None if settings.tls is None else settings.tls.context(),
             count=self.counters.hit,
         )
+
+    def _new_reading(self, gate: Gate) -> Reading:
+        limits = self.settings.limits
+        cluster = self.settings.cluster.cluster()
+        pages = Pages(
+            Readers(LogReader(cluster, max_batch_bytes=limits.read_batch_bytes), memory_bytes=limits.read_memory_bytes),
+            News(cluster),
+        )
+        reading = Reading(pages, self._directory, gate, limits=limits, counters=self.counters)
+        self._resources.callback(reading.close)
+        return reading
 
     def _access(self) -> Access:
         """Without login on loopback, requests must name this machine: a web page could make a browser send others."""

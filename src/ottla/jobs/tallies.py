@@ -17,7 +17,7 @@ from uuid import UUID
 
 import msgspec
 
-from ottla.admin.committed import Committed, fetch_committed
+from ottla.admin.committed import fetch_committed
 from ottla.audit.coverage import Coverage, cover, plan_cells
 from ottla.audit.notes import Notes
 from ottla.errors import ConfigError, InputError
@@ -28,7 +28,7 @@ from ottla.jobs.audit_notes import read_notes
 from ottla.jobs.brokers import Brokers
 from ottla.jobs.engine_choice import choose_engine
 from ottla.jobs.tallying import LogFacts, TallyRange
-from ottla.model import GroupMember, OffsetRange
+from ottla.model import GroupMember, OffsetRange, TopicPartition
 from ottla.tally.publishing import ensure_topic, publish
 from ottla.tally.values import (
     AUDIT_TOPIC,
@@ -85,6 +85,7 @@ class TallyRequest:
     headers_only: bool = False
     start: datetime | None = None
     group: str | None = None
+    positions: Mapping[TopicPartition, int] | None = None
     names: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -95,6 +96,8 @@ class TallyRequest:
         if self.headers_only and self.time != RECORD_TIME:
             raise ConfigError(f"headers alone do not have the time {self.time}: count records, or use their timestamps")
         check_moment("start", self.start)
+        if self.group is not None and self.positions is not None:
+            raise ConfigError("a tier is what a group has committed or what is before given positions, not both")
 
 
 def tally(
@@ -110,6 +113,7 @@ def tally(
     headers_only: bool = False,
     start: datetime | None = None,
     group: str | None = None,
+    positions: Mapping[TopicPartition, int] | None = None,
     names: Mapping[str, str] | None = None,
     engine: EngineChoice | None = None,
     spark: SparkSession | None = None,
@@ -121,12 +125,14 @@ def tally(
     `audit` is the cluster of the audit topic, by default that of the topics. `time` is `record` (timestamps),
     `header:NAME` or `json:FIELD`. With `headers_only` nothing is decompressed, and the tallies have counts without
     fingerprints. `start` leaves out what is older. With `group`, only what this consumer group has committed counts:
-    the tier is the group, or the fleet that commits its positions there. `names` maps topics to the names that other
-    tiers have for them. `counted` is called with each tally that was published.
+    the tier is the group, or the fleet that commits its positions there. With `positions`, only what is before them
+    counts: the tier is whatever has done that, such as a streaming query by its checkpoint. `names` maps topics to the
+    names that other tiers have for them. `counted` is called with each tally that was published.
 
     Raises `ConfigError` for invalid arguments and an audit topic that is not compacted, `InputError` for a group that
-    has committed nothing of a topic, `BrokerError` for an unknown topic, `OffsetsLost` if retention deletes records
-    while they are counted, and the errors of `Reader` if brokers cannot be reached.
+    has committed nothing of a topic and for positions that name no partition of one, `BrokerError` for an unknown
+    topic, `OffsetsLost` if retention deletes records while they are counted, and the
+    errors of `Reader` if brokers cannot be reached.
     """
     request = TallyRequest(
         tier=tier,
@@ -136,6 +142,7 @@ def tally(
         headers_only=headers_only,
         start=start,
         group=group,
+        positions=positions,
         names=names or {},
     )
     listed = check_topic_names("topics", topics)
@@ -229,13 +236,9 @@ def _bounds(
 ) -> tuple[dict[int, int], list[OffsetRange]]:
     """Where to begin in each partition, and what there is of it."""
     spans = reader.ranges(topic)
-    if request.group is not None:
-        member = GroupMember(request.group)
-        partitions = [span.topic_partition for span in spans]
-        committed = fetch_committed(reader.cluster, member, partitions, ids={topic: topic_id})
-        if not committed:
-            raise InputError(f"group {request.group} has committed nothing of topic {topic}: is it the right group?")
-        spans = [_up_to(span, committed.get(span.topic_partition)) for span in spans]
+    done = _done(reader, spans, topic_id, request)
+    if done is not None:
+        spans = [_up_to(span, done.get(span.topic_partition)) for span in spans]
     if request.start is None:
         return {span.partition: span.start for span in spans}, spans
     found = reader.offsets(topic, request.start)
@@ -243,8 +246,24 @@ def _bounds(
     return {span.partition: max(span.start, min(begins[span.partition], span.stop)) for span in spans}, spans
 
 
-def _up_to(span: OffsetRange, committed: Committed | None) -> OffsetRange:
-    stop = span.start if committed is None else max(span.start, min(committed.offset, span.stop))
+def _done(
+    reader: Reader, spans: list[OffsetRange], topic_id: UUID | None, request: TallyRequest
+) -> Mapping[TopicPartition, int] | None:
+    """Where the tier is in each partition of a topic; None if the tier is the topic itself."""
+    (topic,) = {span.topic for span in spans} or {""}
+    if request.group is not None:
+        partitions = [span.topic_partition for span in spans]
+        committed = fetch_committed(reader.cluster, GroupMember(request.group), partitions, ids={topic: topic_id})
+        if not committed:
+            raise InputError(f"group {request.group} has committed nothing of topic {topic}: is it the right group?")
+        return {partition: found.offset for partition, found in committed.items()}
+    if request.positions is not None and not any(span.topic_partition in request.positions for span in spans):
+        raise InputError(f"the positions that were given name no partition of topic {topic}")
+    return request.positions
+
+
+def _up_to(span: OffsetRange, done: int | None) -> OffsetRange:
+    stop = span.start if done is None else max(span.start, min(done, span.stop))
     return OffsetRange(span.topic, span.partition, span.start, stop)
 
 

@@ -42,6 +42,7 @@ WORDS: Mapping[Advice, str] = {
             Advice.CLUSTER_REMOVE,
             Advice.CLUSTER_CLEAR,
             Advice.JAR_CACHE,
+            Advice.ADDRESS,
         )
     },
 }

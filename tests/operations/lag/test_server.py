@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
 import json
 import socket
@@ -66,14 +67,15 @@ def _get(server: LagServer, path: str, **headers: str) -> tuple[int, bytes, Any]
 
 def _raw(server: LagServer, data: bytes) -> bytes:
     with socket.create_connection(("127.0.0.1", server.port), timeout=10) as connection:
-        connection.sendall(data)
-        connection.shutdown(socket.SHUT_WR)
         received = b""
         try:
+            connection.sendall(data)
+            connection.shutdown(socket.SHUT_WR)
             while chunk := connection.recv(65536):
                 received += chunk
-        except ConnectionError:
-            pass
+        except OSError as error:  # The server has refused the request and closed before all of it was written.
+            if not isinstance(error, ConnectionError) and error.errno != errno.ENOTCONN:
+                raise
         return received
 
 

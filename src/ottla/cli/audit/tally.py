@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from datetime import datetime
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -34,6 +36,7 @@ from ottla.cli.terminal.progress import LiveLine
 
 if TYPE_CHECKING:
     from ottla.config import Security
+    from ottla.model import TopicPartition
 
 
 @click.command()
@@ -45,6 +48,13 @@ if TYPE_CHECKING:
 @click.option("--headers-only", is_flag=True, help="Count by batch headers: quick, but without fingerprints.")
 @start_option
 @click.option("--group", metavar="NAME", help="Count only what this consumer group has committed.")
+@click.option("--fleet", metavar="GROUP", help="Count only what this fleet (of 'ottla work') has done.")
+@click.option(
+    "--spark-checkpoint",
+    metavar="FOLDER",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="Count only what a streaming query of Spark has committed there.",
+)
 @click.option("--as", "name", metavar="TOPIC", help="The name that other tiers have for this topic.")
 @click.option(
     "--audit-bootstrap", metavar="HOST:PORT,...", help="Cluster of the audit topic.  [default: that of the topics]"
@@ -69,6 +79,8 @@ def tally(
     headers_only: bool,
     start: datetime | None,
     group: str | None,
+    fleet: str | None,
+    spark_checkpoint: Path | None,
     name: str | None,
     audit_bootstrap: str | None,
     audit_topic: str,
@@ -92,14 +104,21 @@ def tally(
       ottla audit tally clicks --tier aggregate
       ottla audit tally clicks users --tier edge --audit-bootstrap hq:9092
       ottla audit tally clicks --tier billing --group billing
+      ottla audit tally clicks --tier copies --spark-checkpoint /data/checkpoints/copies
       ottla audit tally clicks --tier edge --event-time json:created --bucket 1h
       ottla audit tally edge.clicks --as clicks --tier aggregate --headers-only
     """
+    from ottla.engines.fleet.kafka_memory import memory_group
     from ottla.jobs.tallies import tally as run
     from ottla.tally.values import check_bucket
 
     if name is not None and len(topics) > 1:
         raise UsageError("--as needs a single TOPIC")
+    if sum(given is not None for given in (group, fleet, spark_checkpoint)) > 1:
+        raise UsageError("--group, --fleet and --spark-checkpoint are mutually exclusive")
+    if fleet is not None:
+        group = memory_group(fleet)
+    positions = None if spark_checkpoint is None else _positions(spark_checkpoint)
     seconds = check_bucket(bucket_seconds)
     counted: Counter[str] = Counter()
     with session_of(engine, master, name="ottla audit tally") as session:
@@ -120,9 +139,23 @@ def tally(
                 headers_only=headers_only,
                 start=start,
                 group=group,
+                positions=positions,
                 names=None if name is None else {topics[0]: name},
                 spark=session,
                 workers=workers if session is None else None,
                 counted=lambda found: counted.update({found.topic: found.records}),
             )
     print_report(report, topics, as_json=as_json)
+
+
+def _positions(checkpoint: Path) -> Mapping[TopicPartition, int]:
+    """Return where a streaming query is. Raises `InputError` if its checkpoint cannot be read or has nothing done."""
+    from ottla.errors import InputError
+    from ottla.operations.lag.sources import Checkpoint
+
+    found = Checkpoint.at(checkpoint).read()
+    if found.error is not None:
+        raise InputError(found.error)
+    if not found.committed:
+        raise InputError(f"the query at {checkpoint} has committed no batch yet")
+    return found.committed

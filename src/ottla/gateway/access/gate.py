@@ -107,7 +107,7 @@ class Gate:
         """Count a request against the rates of its client. Raises `Problem` 429."""
         if self._requests is None and self._bytes is None:
             return
-        client = f"address {connection.address}" if identity == ANONYMOUS else identity
+        client = _client(connection, identity)
         now = time.monotonic()
         for buckets, amount, limit in (
             (self._requests, 1, "requests_per_second"),
@@ -115,7 +115,15 @@ class Gate:
         ):
             wait = 0.0 if buckets is None else buckets.take(client, amount, now)
             if wait:
-                raise Problem(429, "this client sends too much", limit=limit, retry_after=math.ceil(wait))
+                raise Problem(429, "this client sends or reads too much", limit=limit, retry_after=math.ceil(wait))
+
+    def spend(self, connection: Connection, identity: str, size_bytes: int) -> float:
+        """Count bytes that a client has got already. Returns the seconds after which it may have more."""
+        if self._bytes is None:
+            return 0.0
+        client, now = _client(connection, identity), time.monotonic()
+        self._bytes.spend(client, size_bytes, now)
+        return self._bytes.take(client, 0.0, now)
 
     def close(self) -> None:
         """End the threads that verify."""
@@ -155,6 +163,10 @@ class Gate:
         if len(self._verified) > _MOST_REMEMBERED:
             self._verified.popitem(last=False)
         return name
+
+
+def _client(connection: Connection, identity: str) -> str:
+    return f"address {connection.address}" if identity == ANONYMOUS else identity
 
 
 def _parse(credentials: bytes) -> tuple[str, bytes]:

@@ -45,6 +45,12 @@ class Buckets:
             self._clients.popitem(last=False)
         return max(0.0, missing / self._rate)
 
+    def spend(self, client: str, amount: float, now: float) -> None:
+        """Take tokens that may not be there: the client has to wait before its next request."""
+        self.take(client, 0.0, now)
+        tokens, at = self._clients.get(client, (self._burst, now))
+        self._clients[client] = (tokens - amount, at)
+
     def give_back(self, client: str, amount: float) -> None:
         """Return tokens that were taken for something that does not count."""
         if client in self._clients:

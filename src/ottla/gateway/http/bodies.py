@@ -39,6 +39,7 @@ class _Record(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     key: str | None = None
     key_base64: str | None = None
     headers: dict[str, str | None] | list[tuple[str, str | None]] | None = None
+    headers_base64: dict[str, str | None] | list[tuple[str, str | None]] | None = None
     timestamp: float | str | None = None
     partition: int | None = None
 
@@ -212,14 +213,24 @@ def _incoming(record: _Record, index: int) -> Incoming:
     key = _encoded(record.key)
     if record.key_base64 is not None:
         key = from_base64(record.key_base64, f"key_base64 of {what}")
-    pairs = record.headers.items() if isinstance(record.headers, dict) else record.headers or ()
+    if record.headers is not None and record.headers_base64 is not None:
+        raise Problem(400, f"{what} has headers and headers_base64")
     return Incoming(
         content,
         key,
-        tuple((name, None if text is None else text.encode()) for name, text in pairs),
+        _headers(record, what),
         None if record.timestamp is None else read_time(record.timestamp, f"timestamp of {what}"),
         read_partition(record.partition, what),
     )
+
+
+def _headers(record: _Record, what: str) -> tuple[tuple[str, bytes | None], ...]:
+    given = record.headers if record.headers_base64 is None else record.headers_base64
+    pairs = given.items() if isinstance(given, dict) else given or ()
+    if record.headers_base64 is None:
+        return tuple((name, _encoded(text)) for name, text in pairs)
+    whose = f"headers_base64 of {what}"
+    return tuple((name, None if text is None else from_base64(text, whose)) for name, text in pairs)
 
 
 def _encoded(text: str | None) -> bytes | None:

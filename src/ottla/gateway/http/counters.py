@@ -27,6 +27,8 @@ class Counters:
         self._records: defaultdict[str, int] = defaultdict(int)
         self._failed: defaultdict[str, int] = defaultdict(int)
         self._lost: defaultdict[str, int] = defaultdict(int)
+        self._read: defaultdict[str, int] = defaultdict(int)
+        self._read_bytes: defaultdict[str, int] = defaultdict(int)
         self._seconds = [0] * (len(_BUCKETS) + 1)
         self._seconds_sum = 0.0
 
@@ -51,6 +53,13 @@ class Counters:
                 self._seconds_sum += seconds
                 at = next((number for number, bound in enumerate(_BUCKETS) if seconds <= bound), len(_BUCKETS))
                 self._seconds[at] += 1
+
+    def read(self, topic: str, records: int, size_bytes: int) -> None:
+        """Count records that were read for clients, and their keys and values."""
+        with self._lock:
+            label = self._label(topic)
+            self._read[label] += records
+            self._read_bytes[label] += size_bytes
 
     def lost(self, topic: str, records: int, first_time: float, last_time: float, why: OttlaError) -> None:
         """Count records that were taken without waiting, and then not written."""
@@ -77,7 +86,13 @@ class Counters:
         yield "# TYPE ottla_gateway_http_limits_hit_total counter"
         for limit, count in sorted(self._limits.items()):
             yield f'ottla_gateway_http_limits_hit_total{{limit="{limit}"}} {count}'
-        for name, counts in (("records", self._records), ("failed", self._failed), ("lost", self._lost)):
+        for name, counts in (
+            ("records", self._records),
+            ("failed", self._failed),
+            ("lost", self._lost),
+            ("read_records", self._read),
+            ("read_bytes", self._read_bytes),
+        ):
             yield f"# TYPE ottla_gateway_http_{name}_total counter"
             for topic, count in sorted(counts.items()):
                 yield f'ottla_gateway_http_{name}_total{{topic="{topic}"}} {count}'

@@ -41,6 +41,28 @@ class Limits:
     """Idempotency keys that are remembered."""
     key_seconds: float = 86_400.0
     """How long one of them is remembered."""
+    read_bytes: int = 1 << 20
+    """Keys and values of one answer, unless the client asks for another size."""
+    read_most_bytes: int = 16 << 20
+    """What a client may ask for. A single larger record is still read."""
+    read_records: int = 10_000
+    """Records of one answer."""
+    read_wait_seconds: float = 30.0
+    """How long a read may wait for records."""
+    read_memory_bytes: int = 256 << 20
+    """Answers of all readers together that are being read or sent."""
+    read_batch_bytes: int = 64 << 20
+    """A record batch, after decompression."""
+    streams: int = 100
+    """Streams of records at once."""
+    heartbeat_seconds: float = 15.0
+    """How often a stream without records shows that it is alive."""
+    consumers: int = 100
+    """Consumer instances at once."""
+    consumer_idle_seconds: float = 300.0
+    """How long an instance may be unused."""
+    groups: int = 50
+    """Groups at once whose reads are acknowledged."""
 
     def __post_init__(self) -> None:
         for field in fields(self):

@@ -5,6 +5,7 @@ Errors come in, `Problem` values go out. Texts name limits, topics and places in
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from http import HTTPStatus
 
 import msgspec
@@ -13,6 +14,7 @@ from ottla.errors import (
     BrokerError,
     BufferFull,
     ConfigError,
+    CorruptBatch,
     Fenced,
     InputError,
     KeptInSpool,
@@ -31,7 +33,15 @@ class Problem(Exception):
     """Ends a request with this answer. `code` is the one of the REST Proxy, by default the status."""
 
     def __init__(
-        self, status: int, text: str, *, code: int = 0, limit: str = "", retry_after: int = 0, is_closing: bool = False
+        self,
+        status: int,
+        text: str,
+        *,
+        code: int = 0,
+        limit: str = "",
+        retry_after: int = 0,
+        is_closing: bool = False,
+        details: Mapping[str, object] | None = None,
     ) -> None:
         self.status = status
         self.text = printable(text, keep="\n")[:_LONGEST_TEXT]
@@ -41,6 +51,8 @@ class Problem(Exception):
         self.retry_after = retry_after
         self.is_closing = is_closing
         """Whether the connection must not be used for another request."""
+        self.details = details or {}
+        """More fields of the body, for programs."""
         super().__init__(self.text)
 
     def body(self) -> bytes:
@@ -48,7 +60,7 @@ class Problem(Exception):
         answer: dict[str, object] = {"error_code": self.code, "message": self.text}
         if self.limit:
             answer["limit"] = self.limit
-        return msgspec.json.encode(answer)
+        return msgspec.json.encode({**answer, **self.details})
 
     def headers(self) -> list[tuple[bytes, bytes]]:
         """Return the headers that go with it."""
@@ -70,6 +82,29 @@ def unknown_topic(topic: str) -> Problem:
 def unknown_partition(topic: str, partition: int) -> Problem:
     """Return the answer for a partition that does not exist."""
     return Problem(404, f"topic {topic!r} has no partition {partition}", code=40402)
+
+
+def deleted(where: str, offset: int, *, begin: int, end: int) -> Problem:
+    """Return the answer for records that retention has deleted before they were read."""
+    text = f"{where}: offsets {offset} to {begin - 1} are deleted: they are older than what the topic keeps"
+    return _gone(410, 41001, text, lost=(offset, begin), begin=begin, end=end)
+
+
+def past_end(where: str, offset: int, *, begin: int, end: int) -> Problem:
+    """Return the answer for an offset behind the end of its log."""
+    text = f"{where}: the log ends at {end}, before offset {offset}: it was truncated, or this was never written"
+    return _gone(416, 41601, text, lost=(end, offset), begin=begin, end=end)
+
+
+def replaced(topic: str) -> Problem:
+    """Return the answer for a place in a topic that does not exist any more, though its name does."""
+    text = f"topic {topic!r} is not the one that this cursor belongs to: it was deleted and created again"
+    return Problem(410, text, code=41002)
+
+
+def _gone(status: int, code: int, text: str, *, lost: tuple[int, int], begin: int, end: int) -> Problem:
+    details = {"lost": {"start": lost[0], "stop": lost[1]}, "begin_offset": begin, "end_offset": end}
+    return Problem(status, text, code=code, details=details)
 
 
 def unavailable(text: str, *, limit: str = "") -> Problem:
@@ -99,6 +134,8 @@ def problem_of(error: Exception) -> Problem:
         return unavailable("the gateway's spool is full", limit="spool_bytes")
     if isinstance(error, BrokerError):
         return _of_broker(error)
+    if isinstance(error, CorruptBatch):
+        return Problem(500, f"the log is damaged: {_first_line(error)}", code=50004)
     if isinstance(error, InputError | ConfigError):
         return Problem(422, _first_line(error), code=42206)
     if isinstance(error, OttlaError):

@@ -17,6 +17,7 @@ Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 _NO_QUERY: Mapping[str, str] = {}
 _MOST_PARAMETERS = 32
+_PIECE_BYTES = 256 << 10
 
 
 class ClientGone(Exception):
@@ -110,11 +111,16 @@ class Request:
             if not message["more_body"]:
                 return
 
+    async def gone(self) -> None:
+        """Return when the client has closed the connection. For requests whose body is read, or not wanted."""
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
+
 
 class Answer:
     """Status, headers and body of an answer."""
 
-    __slots__ = ("body", "content_type", "headers", "status")
+    __slots__ = ("body", "content_type", "headers", "release", "status")
 
     def __init__(
         self,
@@ -127,14 +133,27 @@ class Answer:
         self.body = body
         self.content_type = content_type
         self.headers = headers
+        self.release: Callable[[], None] | None = None
+        """Called when it is sent, or cannot be."""
 
     async def send(self, send: Send) -> None:
         """Send it."""
+        try:
+            await self._send(send)
+        finally:
+            if self.release is not None:
+                self.release()
+
+    async def _send(self, send: Send) -> None:
         headers = list(self.headers)
         if self.status != 204:
             headers += [(b"content-type", self.content_type), (b"content-length", b"%d" % len(self.body))]
         await send({"type": "http.response.start", "status": self.status, "headers": headers})
-        await send({"type": "http.response.body", "body": self.body})
+        # Piece by piece: each waits until the client has taken most of what was sent before.
+        for at in range(0, len(self.body) - _PIECE_BYTES, _PIECE_BYTES):
+            await send({"type": "http.response.body", "body": self.body[at : at + _PIECE_BYTES], "more_body": True})
+        sent = max(0, (len(self.body) - 1) // _PIECE_BYTES) * _PIECE_BYTES
+        await send({"type": "http.response.body", "body": self.body[sent:] if sent else self.body})
 
 
 def as_json(value: object, status: int = 200) -> Answer:

@@ -1,4 +1,4 @@
-"""All routes of the HTTP listener, put together from the handlers of each API. Those that read belong in here, too."""
+"""All routes of the HTTP listener, put together from the handlers of each API."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from ottla.gateway.http.compat import Flasfka, Kafboy
 from ottla.gateway.http.counters import Counters
 from ottla.gateway.http.native import Native
 from ottla.gateway.http.producing import Producing
+from ottla.gateway.http.reading import Reading
+from ottla.gateway.http.reads import Reads
 from ottla.gateway.http.rest import Rest
 from ottla.gateway.http.rest_bodies import V2
 from ottla.gateway.http.rest_v3 import RestV3
@@ -55,10 +57,21 @@ def cold_paths(producing: Producing, gate: Gate, *, is_honest: bool, compat: fro
     return paths
 
 
+def read_paths(reading: Reading) -> list[Path | StreamPath]:
+    """Return the routes that read."""
+    reads = Reads(reading)
+    records = "/v1/topics/{topic}/records"
+    return [
+        Path("GET", "/v1/topics/{topic}/partitions/{partition}/records", reads.partition, "Read a partition"),
+        Path("GET", records, reads.topic, "Read all partitions, a page or a stream"),
+    ]
+
+
 def make_app(
     producing: Producing,
     gate: Gate,
     *,
+    reading: Reading,
     counters: Counters,
     is_honest: bool = True,
     compat: frozenset[str] = frozenset(),
@@ -69,7 +82,7 @@ def make_app(
         limits=producing.limits,
         counters=counters,
         hot=hot_paths(producing, gate, is_honest=is_honest),
-        paths=cold_paths(producing, gate, is_honest=is_honest, compat=compat),
+        paths=[*read_paths(reading), *cold_paths(producing, gate, is_honest=is_honest, compat=compat)],
     )
 
 

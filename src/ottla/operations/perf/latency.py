@@ -110,19 +110,20 @@ class Latencies:
                 reading = self._open(reader)
                 self.progress.phase = "warming up"
                 pace = Pace(work.rate or 1.0, time.monotonic() + 0.05)
+                first = int(np.ceil(work.warmup * pace.rate - 1e-9))
                 meter = Meter(pace.began + work.warmup)
                 cpu: list[float] = []
 
                 def send(stopped: IsStopped) -> None:
                     try:
-                        self._send(sending, pace, acknowledged, cpu, is_stopped=stopped)
+                        self._send(sending, pace, first, acknowledged, cpu, is_stopped=stopped)
                         self._await(arrivals, stopped)
                     finally:
                         self._is_over.set()
                         reader.close()  # ends the iterator, which would wait for more records
 
                 def receive(_: IsStopped) -> None:
-                    self._receive(reading, meter, arrivals)
+                    self._receive(reading, meter, arrivals, since=int(pace.intended(first, first + 1)[0]))
 
                 together([send, receive], name="latency", is_stopped=is_stopped)
                 ended = time.process_time()
@@ -142,11 +143,17 @@ class Latencies:
         return reader.read(list(self._workload.topics), ends, None, columns=("value",))
 
     def _send(
-        self, sending: OttlaSending, pace: Pace, acknowledged: Histogram, cpu: list[float], *, is_stopped: IsStopped
+        self,
+        sending: OttlaSending,
+        pace: Pace,
+        first: int,
+        acknowledged: Histogram,
+        cpu: list[float],
+        *,
+        is_stopped: IsStopped,
     ) -> None:
         work, lock = self._workload, threading.Lock()
         warm_until = pace.began + work.warmup
-        first = int(np.ceil(work.warmup * pace.rate - 1e-9))
         end = float("inf") if work.records is None else first + work.records
         errors: list[BaseException] = []
 
@@ -191,14 +198,15 @@ class Latencies:
         while arrivals.count < self._sent and time.monotonic() < deadline:
             nap(0.01)
 
-    def _receive(self, batches: Iterator[pa.RecordBatch], meter: Meter, arrivals: Arrivals) -> None:
-        work, warm = self._workload, int(meter.began * _NANO)
+    def _receive(self, batches: Iterator[pa.RecordBatch], meter: Meter, arrivals: Arrivals, *, since: int) -> None:
+        """Count what was due at `since` or later (nanoseconds): when the first record after the warm-up was."""
+        work = self._workload
         self.progress.meter = meter
         try:
             for batch in batches:
                 now = time.monotonic_ns()
                 due, late = arrivals.take(stamps_in(batch.column("value"), work.record_bytes), now)
-                counted = late[due >= warm]
+                counted = late[due >= since]
                 if len(counted):
                     size = len(counted) * work.record_bytes
                     meter.add(now / _NANO, len(counted), size, latencies=counted)

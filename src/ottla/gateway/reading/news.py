@@ -1,0 +1,117 @@
+"""Waits for new records on behalf of all clients at once: one question to each leader, several times a second.
+
+Positions come in; a wait ends when a log does not end there any more, or when nothing can be found out about it, so
+that the reader behind it looks. A waiting client costs no thread and no request of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+
+from ottla.admin.lookup import find_soon
+from ottla.admin.offsets import OffsetSpec
+from ottla.model import Isolation, TopicPartition
+from ottla.net.cluster import Cluster
+from ottla.net.deadline import Deadline
+
+EVERY_SECONDS = 0.05
+_ASK_SECONDS = 2.0
+_THREADS = 8
+_MOST_MISSES = 3
+"""After this many questions without an answer a waiting reader looks itself."""
+
+
+class _Waiter:
+    __slots__ = ("future", "isolation", "places")
+
+    def __init__(self, places: Mapping[TopicPartition, int], isolation: Isolation) -> None:
+        self.places = places
+        self.isolation = isolation
+        self.future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+
+class News:
+    """For one event loop."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._threads = ThreadPoolExecutor(_THREADS, "ottla-gateway-news")
+        self._waiting: set[_Waiter] = set()
+        self._misses: dict[TopicPartition, int] = {}
+        self._busy: set[tuple[int, Isolation]] = set()
+        self._asking: set[asyncio.Task[None]] = set()
+        self._ticking: asyncio.Task[None] | None = None
+        self.is_ended = False
+
+    async def wait(self, places: Mapping[TopicPartition, int], isolation: Isolation, seconds: float) -> None:
+        """Wait until one of the logs does not end at its offset, at most for some seconds."""
+        if seconds <= 0 or not places or self.is_ended:
+            return
+        waiter = _Waiter(places, isolation)
+        self._waiting.add(waiter)
+        if self._ticking is None or self._ticking.done():
+            self._ticking = asyncio.ensure_future(self._tick())
+        try:
+            async with asyncio.timeout(seconds):
+                await waiter.future
+        except TimeoutError:
+            pass
+        finally:
+            self._waiting.discard(waiter)
+
+    async def _tick(self) -> None:
+        while self._waiting:
+            for (leader, isolation), partitions in self._by_leader().items():
+                if (leader, isolation) not in self._busy:
+                    self._busy.add((leader, isolation))
+                    task = asyncio.ensure_future(self._ask(leader, isolation, sorted(partitions)))
+                    self._asking.add(task)
+                    task.add_done_callback(self._asking.discard)
+            await asyncio.sleep(EVERY_SECONDS)
+        self._misses.clear()
+
+    def _by_leader(self) -> dict[tuple[int, Isolation], set[TopicPartition]]:
+        topics = self._cluster.known.topics
+        groups: dict[tuple[int, Isolation], set[TopicPartition]] = {}
+        for waiter in self._waiting:
+            for tp in waiter.places:
+                topic = topics.get(tp.topic)
+                partition = None if topic is None else topic.partition(tp.partition)
+                leader = -1 if partition is None else partition.leader
+                groups.setdefault((leader, waiter.isolation), set()).add(tp)
+        return groups
+
+    async def _ask(self, leader: int, isolation: Isolation, partitions: list[TopicPartition]) -> None:
+        try:
+            ends = await asyncio.get_running_loop().run_in_executor(self._threads, self._ends, partitions, isolation)
+        finally:
+            self._busy.discard((leader, isolation))
+        for tp in partitions:
+            self._misses[tp] = 0 if tp in ends else self._misses.get(tp, 0) + 1
+        for waiter in self._waiting:
+            if waiter.isolation is isolation and not waiter.future.done() and self._is_news(waiter, ends):
+                waiter.future.set_result(None)
+
+    def _is_news(self, waiter: _Waiter, ends: Mapping[TopicPartition, int]) -> bool:
+        return any(
+            ends[tp] != offset if tp in ends else self._misses.get(tp, 0) >= _MOST_MISSES
+            for tp, offset in waiter.places.items()
+        )
+
+    def _ends(self, partitions: list[TopicPartition], isolation: Isolation) -> dict[TopicPartition, int]:
+        deadline = Deadline.after(_ASK_SECONDS)
+        found = find_soon(self._cluster, partitions, at=OffsetSpec.LATEST, deadline=deadline, isolation=isolation)
+        return {tp: entry.offset for tp, entry in found.items()}
+
+    def end(self) -> None:
+        """End all waits, also those that are still to come."""
+        self.is_ended = True
+        for waiter in self._waiting:
+            if not waiter.future.done():
+                waiter.future.set_result(None)
+
+    def close(self) -> None:
+        """End the threads."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
