@@ -16,6 +16,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
+# Kernels that `make warm` has compiled from the same sources: a new environment would compile them for itself.
+_KERNELS = ROOT / "src/ottla/wire/kernels/__pycache__"
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +38,13 @@ class Environment:
             timeout=120,
             check=False,
             cwd=self.folder,
-            env={**kept, "PATH": path, "XDG_STATE_HOME": str(self.folder / "state"), **variables},
+            env={
+                **kept,
+                "PATH": path,
+                "XDG_STATE_HOME": str(self.folder / "state"),
+                "NUMBA_CACHE_DIR": str(_KERNELS),
+                **variables,
+            },
         )
 
 

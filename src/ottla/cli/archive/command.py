@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from ottla._lazy import EXTRAS
 from ottla.cli.errors import CommandFailed, UsageError
 from ottla.cli.options.bootstrap import bootstrap_option
 from ottla.cli.options.common import (
@@ -314,7 +315,7 @@ def _spark_engine() -> Any:
     try:
         from ottla.cli.archive.spark import archive_by_spark
     except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] != "pyspark":
+        if (error.name or "").partition(".")[0] not in EXTRAS["spark"]:
             raise
         raise CommandFailed("--engine spark needs extra packages: pip install 'ottla[spark]'") from error
     return archive_by_spark
