@@ -17,15 +17,17 @@ from typing import Any, Protocol
 
 from ottla import __version__
 from ottla.admin import Admin
+from ottla.engines.fleet.planning import Units
 from ottla.errors import NotDelivered, OttlaError
 from ottla.events import PrometheusSink
 from ottla.gateway.access.gate import Access, Gate
 from ottla.gateway.access.rules import EVERYTHING
 from ottla.gateway.counts import text_of
 from ottla.gateway.datagram.listener import DatagramListener
-from ottla.gateway.http.app import Path
+from ottla.gateway.http.app import Path, StreamPath
 from ottla.gateway.http.counters import Counters
 from ottla.gateway.http.directory import Directory
+from ottla.gateway.http.group_reads import GroupReads
 from ottla.gateway.http.openapi import document
 from ottla.gateway.http.ops import Ops, make_ops_app
 from ottla.gateway.http.producing import Producing
@@ -37,6 +39,7 @@ from ottla.gateway.intake import Intake
 from ottla.gateway.keys.writer import KeyedWriter
 from ottla.gateway.listening import Listener
 from ottla.gateway.passing import OWN, for_socket, for_syslog
+from ottla.gateway.reading.groups import Groups
 from ottla.gateway.reading.log_reader import LogReader
 from ottla.gateway.reading.news import News
 from ottla.gateway.reading.pages import Pages
@@ -217,14 +220,14 @@ class Gateway:
             self._resources.callback(keyed.close)
         producing = Producing(intake, self._directory, limits=settings.limits, counters=self.counters, keyed=keyed)
         is_honest = settings.v2_status == "honest"
-        self._reading = reading = self._new_reading(gate)
+        reads = self._read_paths(gate)
         app = make_app(
-            producing, gate, reading=reading, counters=self.counters, is_honest=is_honest, compat=settings.compat
+            producing, gate, reads=reads, counters=self.counters, is_honest=is_honest, compat=settings.compat
         )
         self._openapi = document(
             [
                 *(hot.path for hot in hot_paths(producing, gate, is_honest=is_honest)),
-                *read_paths(reading),
+                *reads,
                 *cold_paths(producing, gate, is_honest=is_honest, compat=settings.compat),
             ],
             version=__version__,
@@ -249,6 +252,14 @@ class Gateway:
         # Their descriptors have new owners.
         self._sockets = {name: given for name, given in self._sockets.items() if name in ("http", "ops")}
         self.listeners += self.silent.values()
+
+    def _read_paths(self, gate: Gate) -> list[Path | StreamPath]:
+        settings, limits = self.settings, self.settings.limits
+        self._reading = reading = self._new_reading(gate)
+        units = Units(records=settings.unit_records, bytes=settings.unit_bytes)
+        groups = GroupReads(reading, Groups(reading.pages.log, settings.group_store, most=limits.groups, units=units))
+        self._resources.callback(groups.close)
+        return read_paths(reading, groups)
 
     def _new_reading(self, gate: Gate) -> Reading:
         limits = self.settings.limits

@@ -88,6 +88,11 @@ class Settings:
     socket: DatagramSettings | None = None
     """The socket in dory's format."""
     syslog: SyslogSettings | None = None
+    group_store: str | None = None
+    """Where group reads keep positions and leases: `sqlite:///PATH` for one machine, `redis://...` for several."""
+    unit_records: int = 1000
+    unit_bytes: int = 1 << 19
+    """How much one group read hands out at most, in offsets and on the disk of the broker."""
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import fields, replace
 from typing import Any
 
+from ottla.engines.fleet.store import open_store
 from ottla.gateway.access.gate import Access
 from ottla.gateway.access.rates import Rates
 from ottla.gateway.access.rules import EVERYTHING, Rule, Verb, parse_verb
@@ -21,7 +22,10 @@ from ottla.net.access import ClusterAccess
 from ottla.settings_table import Table, load, shown
 from ottla.tally.settings import Audit
 
-_FILE = ("name", "cluster", "http", "ops", "access", "limits", "spool", "producer", "keys", "audit", "socket", "syslog")
+_FILE = (
+    *("name", "cluster", "http", "ops", "access", "limits", "spool", "producer", "keys", "audit", "groups"),
+    *("socket", "syslog"),
+)
 _HTTP = ("listen", "cert_file", "key_file", "client_ca_file", "needs_certificate", "compat", "v2_status")
 _ACCESS = ("secrets_file", "certificates", "rules", "rates", "origins", "hosts", "anyone_may_write")
 _RULE = ("who", "topics", "verbs")
@@ -54,6 +58,7 @@ def read_settings(
         **_spool(root.table("spool")),
         **_producer(root.table("producer")),
         **_keys(root.table("keys")),
+        **_groups(root.table("groups")),
     }
     access = root.table("access")
     given["is_insecure"] = access.get("anyone_may_write", bool, "true or false")
@@ -164,6 +169,18 @@ def _producer(table: Table) -> dict[str, Any]:
 def _keys(table: Table) -> dict[str, Any]:
     table.refuse_unknown(("topic", "enabled"))
     return {"keys_topic": table.text("topic"), "keeps_keys": table.get("enabled", bool, "true or false")}
+
+
+def _groups(table: Table) -> dict[str, Any]:
+    table.refuse_unknown(("store", "unit_records", "unit_bytes"))
+    store = table.text("store")
+    if store is not None:
+        table.checked(lambda: open_store(store, "gateway").close())
+    return {
+        "group_store": store,
+        "unit_records": table.get("unit_records", int, "a whole number"),
+        "unit_bytes": table.get("unit_bytes", int, "a whole number"),
+    }
 
 
 def _audit(table: Table) -> Audit | None:

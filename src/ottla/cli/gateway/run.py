@@ -88,6 +88,11 @@ def _syslog_place(text: str) -> SyslogPlace:
     type=click.Choice(["kafboy", "flasfka"]),
     help="Serve the routes of this project, too. Repeatable.",
 )
+@click.option(
+    "--group-store",
+    metavar="URL",
+    help="Keep positions and leases of group reads there: sqlite:///PATH, or redis://... for several gateways.",
+)
 @click.option("--max-record-size", type=Size(1, (1 << 30) - 1), help="Largest record to take.  [default: 1MB]")
 @click.option("--config", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="TOML file with settings.")
 @click.option(
@@ -168,12 +173,18 @@ def _settings(config: Path | None, bootstrap: str | None, security: Security, gi
 
     from ottla.cli.options.bootstrap import find_bootstrap
     from ottla.config import PLAINTEXT, parse_bootstrap
+    from ottla.engines.fleet.store import open_store
     from ottla.errors import ConfigError
     from ottla.gateway.settings import CLIENT, Settings
     from ottla.gateway.settings_file import read_settings
     from ottla.net.access import ClusterAccess
     from ottla.tally.settings import Audit
 
+    if given["group_store"] is not None:
+        try:
+            open_store(given["group_store"], "gateway").close()
+        except ConfigError as error:
+            raise UsageError(f"--group-store: {error}") from error
     if bootstrap is not None:
         try:
             parse_bootstrap(bootstrap)
@@ -183,6 +194,7 @@ def _settings(config: Path | None, bootstrap: str | None, security: Security, gi
     changed["spool"] = given["spool"]
     changed["max_record_bytes"] = given["max_record_size"]
     changed["socket"], changed["syslog"] = _silent(given)
+    changed["group_store"] = given["group_store"]
     changed["compat"] = frozenset(given["compat"]) or None
     changed["is_insecure"] = given["is_insecure"] or None
     if given["audit_tier"] is not None:
