@@ -37,6 +37,7 @@
     │   ├── KeptInSpool        they are on disk, and the next producer with that spool delivers them
     │   └── Fenced             another producer with the same transactional id, or a copy of the spool, took over
     ├── BufferFull             the producer's memory stayed full: what it is waiting for
+    ├── StreamFailed           a stream of rows ended early: after how many rows, and why
     ├── TransactionFailed      a transaction was used incorrectly or cannot be committed
     ├── UsedAfterFork          a client was created before fork() and used in the child process
     └── LocalClusterError      starting or controlling local brokers failed
@@ -58,6 +59,8 @@ from ottla.advice import Advice, reworded
 from ottla.text import printable
 
 if TYPE_CHECKING:
+    from pyarrow import RecordBatchReader
+
     from ottla.codes import ErrorCode, ErrorRow, error_row
 
 __all__ = [
@@ -102,6 +105,7 @@ __all__ = [
     "SpoolInUse",
     "StoreIncompatible",
     "StoreUnavailable",
+    "StreamFailed",
     "TransactionFailed",
     "UnsupportedFormat",
     "UsedAfterFork",
@@ -457,6 +461,24 @@ class BufferFull(OttlaError):
             f"{waiting_bytes:,} bytes wait to be delivered, the buffer holds {limit_bytes:,}, and no space became free"
             f" within {seconds:.1f} s{_hint(holding)}"
         )
+
+
+class StreamFailed(OttlaError):
+    """A stream that was being sent ended early: reading it raised an error, or its next rows could not be accepted.
+
+    The first `accepted` rows were taken over, and `flush` tells whether they were delivered. `cause` is what stopped
+    it. `rest` is a stream of the other rows, None if the stream itself has failed.
+    """
+
+    def __init__(self, reason: str, *, accepted: int, cause: Exception, rest: RecordBatchReader | None = None) -> None:
+        self.accepted = accepted
+        self.cause = cause
+        self.rest = rest
+        super().__init__(f"the stream stopped after {accepted:,} rows, which were accepted: {reason}")
+        self.__cause__ = cause
+
+    def __reduce__(self) -> tuple[Any, ...]:  # a stream stays in its process
+        return _restored, (type(self), self.args, {**self.__dict__, "rest": None})
 
 
 class TransactionFailed(OttlaError):

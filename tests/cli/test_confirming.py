@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import pty
 import signal
@@ -71,6 +72,8 @@ def test_a_script_says_yes(fake: FakeKafka) -> None:
     assert looked.exit_code == 0
     assert looked.stdout.startswith("would delete clicks")
     assert "clicks" in fake.topics
+    would = json.loads(run("topics", "delete", "clicks", "--dry-run", "--json", *where).stdout)
+    assert would == {"deleted": False, "topics": [{"name": "clicks", "records_estimate": 0}]}
     assert run("topics", "delete", "clicks", "--yes", *where).stdout == "deleted clicks\n"
     assert "clicks" not in fake.topics
 

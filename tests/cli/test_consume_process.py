@@ -207,13 +207,16 @@ def test_a_closed_standard_output_is_reported(fake: FakeKafka) -> None:
     assert ended.stderr == b"error: standard output is closed: write a file with --output\n"
 
 
+HALF = f"\x1b[36m{'━' * 12}\x1b[0m\x1b[2m{'─' * 12}\x1b[0m"
+
+
 def test_a_terminal_sees_how_far_a_bounded_read_is(fake: FakeKafka, tmp_path: Path) -> None:
     send(fake.bootstrap, b"a", b"b")
     path = tmp_path / "clicks.parquet"
     arguments = ["consume", "clicks", "--bootstrap", fake.bootstrap, "--until", "4", "--output", str(path)]
     with terminal() as (theirs, seen):
         with program(*arguments, stderr=theirs) as started:
-            eventually(lambda: b"[############------------]  50%  2 records, " in seen, "no live line")
+            eventually(lambda: f"{HALF}  50%  2 records, ".encode() in seen, "no live line")
             send(fake.bootstrap, b"c", b"d")
             assert started.wait(SECONDS) == 0
         eventually(lambda: seen.endswith(f"\x1b[K4 records written to {path}\r\n".encode()), "not told")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -150,6 +151,18 @@ def test_a_new_group_can_be_placed_before_its_first_use(kafka: LocalCluster, adm
     admin.groups.delete("cli-new")
 
 
+def test_groups_in_which_ottla_keeps_positions_are_listed_on_request(kafka: LocalCluster, admin: Admin) -> None:
+    names = ["cli-mine", "ottla-fleet.cli-own", "ottla-replay-cli-own:0"]
+    for name in names:
+        admin.groups.set_offsets(name, {T0: 1})
+    listed = _run(kafka, "list", "--json")
+    assert {"cli-mine"} == {group["name"] for group in json.loads(listed.stdout)} & set(names)
+    assert re.fullmatch(r"[0-9]+ internal groups not listed: --internal shows all\n", listed.stderr)
+    everything = _run(kafka, "list", "--json", "--internal")
+    assert set(names) <= {group["name"] for group in json.loads(everything.stdout)}
+    assert "internal" not in everything.stderr
+
+
 def test_groups_are_deleted(kafka: LocalCluster, admin: Admin) -> None:
     for name in ("cli-gone-1", "cli-gone-2"):
         admin.groups.set_offsets(name, {T0: 1})
@@ -161,8 +174,10 @@ def test_groups_are_deleted(kafka: LocalCluster, admin: Admin) -> None:
     told = "(offsets of 1 partition)"
     assert shown.stdout == f"would delete cli-gone-1 {told}, cli-gone-2 {told}\n"
     assert {"cli-gone-1", "cli-gone-2"} <= {group.name for group in admin.groups.list_groups()}
-    result = _run(kafka, "delete", "cli-gone-1", "cli-gone-2", "--yes")
-    assert result.stdout == "deleted cli-gone-1\ndeleted cli-gone-2\n"
+    result = _run(kafka, "delete", "cli-gone-1", "--yes")
+    assert result.stdout == "deleted cli-gone-1\n"
+    result = _run(kafka, "delete", "cli-gone-2", "--yes", "--json")
+    assert json.loads(result.stdout) == {"deleted": True, "groups": [{"name": "cli-gone-2", "partitions": 1}]}
     assert not [one for one in admin.groups.list_groups() if one.name.startswith("cli-gone")]
 
 

@@ -35,3 +35,23 @@ def test_summaries_of_commands_fit_a_terminal(command: Any) -> None:
     listed = text.partition("\nCommands:\n")[2].splitlines()
     assert len(listed) == len(command.list_commands(click.Context(command))), "one line each"
     assert not [line for line in listed if line.endswith("...") or len(line) > 80]
+
+
+WITHOUT_JSON = {
+    "cluster logs": "prints the log of a broker",
+    "demo": "tells a story; programs look at its exit code",
+    "gateway run": "a server: it prints nothing that a program reads, and has metrics",
+    "gateway secret": "prints a line of its settings file",
+    "lag board": "prints JSON anyway, for Grafana",
+    "lag serve": "a server of JSON",
+    "spool export": "prints JSON lines anyway",
+    "topics export": "prints TOML for 'topics apply'",
+    "work serve": "a server: those who ask for its jobs get the results",
+}
+
+
+@pytest.mark.parametrize(("path", "command"), [(" ".join(path), command) for path, command in _commands(cli)])
+def test_every_command_prints_json_for_programs(path: str, command: click.Command) -> None:
+    if not isinstance(command, click.Group):
+        has_json = any("--json" in option.opts for option in command.params)
+        assert has_json != (path in WITHOUT_JSON)

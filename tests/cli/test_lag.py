@@ -51,7 +51,7 @@ def test_lag_is_a_table_for_people_and_an_object_a_line_for_programs(kafka: Loca
     assert shown[0] == "1 group: 1 UNKNOWN"
     assert shown[1].split()[:9] == HEADINGS
     assert shown[2].split()[:7] == [GROUP, "classic", TOPIC, "0", "4", "10", "6"]
-    assert shown[3].split()[:7] == [GROUP, "classic", TOPIC, "1", "none", "0", "-"]
+    assert shown[3].split()[:7] == [GROUP, "classic", TOPIC, "1", "-", "0", "-"]
     rows = _lines(_run(kafka, GROUP, "--json"))
     row = next(row for row in rows if row["partition"] == 0)
     assert {"group", "topic", "partition", "committed", "end", "lag_records", "lag_seconds", "state"} <= row.keys()

@@ -143,7 +143,7 @@ def test_status_and_offset_know_how_far_a_link_is(kafka: LocalCluster) -> None:
     assert (link["lag_records"], row["position"], row["source_end"], row["passed_on"]) == (5, 10, 15, row["batches"])
     shown = run("mirror", "status", "--to", kafka.bootstrap, "--name", f"cli-{topic}", *JOURNAL).stdout.splitlines()
     assert re.match(rf"link cli-{topic}: ended .* ago, process \d+ on .*; from {re.escape(kafka.bootstrap)}", shown[0])
-    assert shown[1].split()[:4] == ["SOURCE", "TARGET", "POSITION", "END"]
+    assert shown[1].split()[:4] == ["source", "target", "position", "end"]
     assert shown[2].split()[:5] == [f"{topic}-0", f"copy.{topic}-0", "10", "10", "0"]
     every = run("mirror", "status", "--to", kafka.bootstrap, *JOURNAL, "--json")
     assert f"cli-{topic}" in [each["link"] for each in json.loads(every.stdout)]

@@ -36,7 +36,7 @@ def test_every_line_is_a_value_to_the_byte(kafka: FakeKafka, tmp_path: Path) -> 
     assert result.exit_code == 0, result.stderr
     assert [record.value for record in kafka.records("users", 0)] == lines
     assert [record.key for record in kafka.records("users", 0)] == [None] * len(lines)
-    assert result.stderr.startswith("7 records delivered (0.0 MB read) in ")
+    assert result.stderr.startswith("7 records delivered (51B read) in ")
 
 
 def test_files_are_sent_one_after_another(kafka: FakeKafka, tmp_path: Path) -> None:

@@ -89,6 +89,8 @@ def test_a_replay_delivers_everything_once_and_leaves_nothing(fake: FakeKafka, l
     assert len(_content(fake)) == 5
     again = run("spool", "replay", str(left), "--bootstrap", fake.bootstrap)
     assert (again.exit_code, again.stderr) == (0, f"nothing to deliver in {left}\n")
+    as_json = run("spool", "replay", str(left), "--bootstrap", fake.bootstrap, "--json")
+    assert json.loads(as_json.stdout) == {"directory": str(left), "delivered": 0, "left": 0, "seconds": 0.0}
     assert len(_content(fake)) == 5
 
 

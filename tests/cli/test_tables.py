@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ottla.cli.output.styles import Style, Styled, faint, visible
 from ottla.cli.output.tables import shorten, table, terminal_width
 
 WORDS = st.text(st.characters(min_codepoint=97, max_codepoint=122), max_size=40)
@@ -28,7 +29,7 @@ def test_texts_stand_on_the_left_and_numbers_on_the_right() -> None:
 def test_a_table_fits_and_keeps_its_numbers(rows: list[tuple[str, str, str]], width: int) -> None:
     lines = table(("name", "count", "note"), rows, width=width).splitlines()
     assert len(lines) == len(rows) + 1
-    assert all(len(line) <= width for line in lines)
+    assert all(len(visible(line)) <= width for line in lines)
     assert all(row[1] in line for row, line in zip(rows, lines[1:], strict=True))
 
 
@@ -41,6 +42,49 @@ def test_nothing_is_shortened_where_there_is_no_terminal(rows: list[tuple[str, s
 def test_a_long_name_keeps_its_beginning_and_its_end() -> None:
     assert shorten("orders-europe-west-0001", 11) == "order…-0001"
     assert shorten("orders", 6) == "orders"
+
+
+ROW = ("clicks-0", "2026-11-19T04:33:18.237Z", "none 5, zstd 11")
+HEADINGS = ("partition", "first", "codecs")
+
+
+@pytest.mark.parametrize(
+    ("width", "time"),
+    [
+        (60, "2026-11-19T04:33:18.237Z"),
+        (50, "2026-11-19T04:33:18Z"),
+        (46, "2026-11-19T04:33Z"),
+        (41, "11-19T04:33Z"),
+        (33, "11-19T04:33Z"),
+    ],
+)
+def test_a_time_loses_its_smallest_parts_and_never_its_middle(width: int, time: str) -> None:
+    _, line = visible(table(HEADINGS, [ROW], width=width)).splitlines()
+    assert len(line) <= width
+    assert line.split("  ")[1].strip() == time
+    assert ("…" in line) == (width == 33), "texts are shortened when times cannot be"
+
+
+def test_a_long_text_is_shortened_before_a_time_loses_its_seconds() -> None:
+    _, line = visible(table(("time", "error"), [("2026-11-19T04:33:18Z", "x" * 200)], width=60)).splitlines()
+    assert line.startswith("2026-11-19T04:33:18Z  x")
+    assert len(line) == 60
+
+
+def test_only_a_terminal_gets_styles_and_loses_empty_columns() -> None:
+    rows = [("a", Styled("ok", Style.GOOD), ""), faint(("b", "1", ""))]
+    headings = ("name", "state", "note")
+    assert table(headings, rows, width=None).splitlines() == ["name  state  note", "a     ok", "b     1"]
+    assert table(headings, rows, width=80).splitlines() == [
+        "\x1b[1mname\x1b[0m  \x1b[1mstate\x1b[0m",
+        "a     \x1b[32mok\x1b[0m",
+        "\x1b[2mb\x1b[0m     \x1b[2m1\x1b[0m",
+    ]
+
+
+def test_a_hostile_cell_stays_printable_whatever_its_style() -> None:
+    shown = table(("name",), [(Styled("\x1b[2J", Style.BAD),)], width=80)
+    assert shown.splitlines()[1] == "\x1b[31m\\x1b[2J\x1b[0m"
 
 
 def test_a_closed_output_has_no_width(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -184,7 +184,7 @@ def test_a_status_names_addresses_users_and_brokers(kafka: LocalCluster) -> None
     shown = json.loads(_run("cluster", "status", "--name", "tests", "--dir", directory, "--json").stdout)
     assert shown["bootstrap"] == kafka.bootstrap
     assert [broker["life"] for broker in shown["brokers"]] == ["running"] * 3
-    assert _run("cluster", "list", "--dir", directory).stdout.startswith("tests ")
+    assert "\ntests    running        3  " in _run("cluster", "list", "--dir", directory).stdout
     absent = _run("cluster", "status", "--dir", directory)
     assert absent.exit_code == 1
     assert "existing clusters: 'tests' (running); choose one with --name" in absent.stdout

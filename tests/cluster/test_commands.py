@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -64,7 +65,7 @@ def test_stale_state_of_a_killed_up_is_reported_cleaned_and_replaced_by_the_next
     with Admin(LocalCluster(dir=folder).bootstrap) as admin:
         assert [len(topic.partitions) for topic in admin.describe_topics(["clicks"])] == [3]
 
-    assert _ottla(folder, "kill", "1").stdout == "broker 1: killed\n"
+    assert json.loads(_ottla(folder, "kill", "1", "--json").stdout) == {"brokers": [1], "state": "killed"}
     assert LocalCluster(dir=folder).status().condition is Condition.STALE
     assert _ottla(folder, "restart", "1").stdout == "broker 1: back\n"
     assert LocalCluster(dir=folder).status().condition is Condition.RUNNING
@@ -72,6 +73,8 @@ def test_stale_state_of_a_killed_up_is_reported_cleaned_and_replaced_by_the_next
     began = time.monotonic()
     assert "pass --yes to confirm" in _ottla(folder, "down").stderr
     assert _ottla(folder, "down", "--dry-run").stdout.startswith("would stop and delete 'default' (")
+    would = json.loads(_ottla(folder, "down", "--dry-run", "--json").stdout)
+    assert would == {"stopped": False, "data_kept": False, "clusters": [{"name": "default", "existed": True}]}
     assert _ottla(folder, "down", "--yes").stdout == "cluster 'default' and its data are deleted\n"
     assert time.monotonic() - began < 15
     assert processes_of(folder) == []

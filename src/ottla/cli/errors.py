@@ -7,6 +7,8 @@ from typing import Any
 
 import click
 
+from ottla.cli.output.styles import Style, paint
+from ottla.cli.terminal.screen import has_colors
 from ottla.text import printable
 
 _LINE_END = "\n"
@@ -22,7 +24,8 @@ class CommandFailed(click.ClickException):
 
     def show(self, file: Any = None) -> None:
         """Print the error with the prefix that all errors of `ottla` share."""
-        click.echo("error: " + printable(self.message, keep=_LINE_END), file=file, err=True)
+        prefix = paint("error:", Style.BAD)
+        click.echo(f"{prefix} {printable(self.message, keep=_LINE_END)}", file=file, err=True, color=_color())
 
 
 class UsageError(CommandFailed):
@@ -41,6 +44,11 @@ class Incomplete(CommandFailed):
     """The command ran, found nothing wrong, and could not look at everything; exit code 4."""
 
     exit_code = 4
+
+
+def _color() -> bool | None:
+    """Errors are shown when the context has gone, which knows whether styles are wanted."""
+    return None if has_colors() else False
 
 
 def from_click(error: click.UsageError) -> UsageError:

@@ -13,6 +13,7 @@ from ottla.cli.options.common import isolation_option, json_option, max_batch_si
 from ottla.cli.options.confirmation import confirm, dry_run_option, yes_option
 from ottla.cli.options.connection import require_brokers
 from ottla.cli.options.security import security_options
+from ottla.cli.output.styles import Style, Styled
 from ottla.cli.output.tables import table, terminal_width
 from ottla.cli.terminal.progress import LiveLine
 from ottla.cli.values.quantities import show_size
@@ -259,20 +260,24 @@ _HEADINGS = ("partition", "offsets", "records", "bytes", "files", "on disk", "fr
 
 
 def _cells(status: PartitionStatus) -> tuple[str, ...]:
-    spans = [f"{span.start}..{span.stop}" for span in status.ranges]
+    spans = [f"{span.start:,}..{span.stop:,}" for span in status.ranges]
     return (
         str(status.topic_partition),
         ", ".join(spans[:2]) + (f", and {len(spans) - 2} more" if len(spans) > 2 else "")
-        or f"from {status.next_offset}",
+        or f"from {status.next_offset:,}",
         f"{status.records:,}",
         show_size(status.size_bytes),
         f"{status.files:,}",
         show_size(status.file_bytes),
         _time(status.first_time),
         _time(status.last_time),
-        str(len(status.gaps)),
-        str(len(status.overlaps)),
+        _faults(len(status.gaps)),
+        _faults(len(status.overlaps)),
     )
+
+
+def _faults(count: int) -> str:
+    return Styled(f"{count:,}", Style.BAD) if count else "0"
 
 
 def _row(status: PartitionStatus) -> dict[str, Any]:

@@ -26,6 +26,7 @@ from ottla.cli.options.places import from_option, until_option
 from ottla.cli.options.security import security_options
 from ottla.cli.options.types import parsed
 from ottla.cli.output.json_text import json_text
+from ottla.cli.output.styles import faint
 from ottla.cli.output.tables import table, terminal_width
 from ottla.cli.values.places import Place
 from ottla.cli.values.quantities import show_size
@@ -215,10 +216,12 @@ def _print(rows: Sequence[_Row], *, as_json: bool) -> None:
         click.echo(json_text(rows))
         return
     cells = [[_cell(name, value) for name, value in row.items()] for row in rows]
-    click.echo(table(list(rows[0]), cells, width=terminal_width()))
+    quiet = [row.get("records", row["stop"] - row["start"] if "stop" in row else None) == 0 for row in rows]
+    shown = [faint(row) if is_quiet else row for row, is_quiet in zip(cells, quiet, strict=True)]
+    click.echo(table(list(rows[0]), shown, width=terminal_width()))
 
 
 def _cell(name: str, value: object) -> str:
-    if isinstance(value, int) and name in ("records", "batches"):
+    if isinstance(value, int) and name != "partition":
         return f"{value:,}"
     return "-" if value is None else str(value)

@@ -20,7 +20,7 @@ from ottla.cli.options.connection import require_brokers
 from ottla.cli.options.places import from_option, until_option
 from ottla.cli.options.security import security_options
 from ottla.cli.options.types import parsed
-from ottla.cli.output.bars import bar
+from ottla.cli.output.pace import Pace, progress_line, records_rate
 from ottla.cli.terminal.progress import LiveLine
 from ottla.cli.terminal.spark import spark_session
 from ottla.cli.terminal.stopping import Stopping
@@ -213,9 +213,10 @@ def _by_threads(planned: Plan, workers: int | None, rate: Rate | None) -> tuple[
     from ottla.jobs.replays import run_replay
 
     control = ReplayControl(rate)
+    show = _Progress(planned, control)
     with (
         Stopping("stopping after the current chunk; press Ctrl-C again to abort") as stopping,
-        LiveLine(lambda: _show_progress(planned, control)),
+        LiveLine(show.line),
     ):
         report = run_replay(
             planned,
@@ -240,9 +241,22 @@ def _by_spark(planned: Plan, master: str | None, rate: Rate | None) -> tuple[Rep
         return run_replay(planned, choose_engine("spark", spark=spark), control=control), 0
 
 
-def _show_progress(planned: Plan, control: ReplayControl) -> str:
-    share = planned.share_done(control.positions())
-    return f"{bar(share)}  {control.records:,} records replayed, {show_size(control.size_bytes)}"
+class _Progress:
+    """The live line of a replay."""
+
+    def __init__(self, planned: Plan, control: ReplayControl) -> None:
+        self._planned = planned
+        self._control = control
+        self._records, self._share = Pace(), Pace()
+
+    def line(self) -> str:
+        now, control = time.monotonic(), self._control
+        self._records.observe(now, control.records)
+        self._share.observe(now, self._planned.share_done(control.positions()))
+        size = show_size(control.size_bytes)
+        return progress_line(
+            f"{control.records:,} records replayed", size, records_rate(self._records), pace=self._share, total=1.0
+        )
 
 
 def _show_report(report: ReplayReport, *, as_json: bool) -> None:

@@ -12,6 +12,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from ottla.cli.output.tables import table
+from ottla.cli.values.numbers import thousands
 from ottla.cli.values.places import LastRecords, Place, Shift, parse_partitions
 from ottla.errors import InputError
 
@@ -114,10 +115,10 @@ def moves_text(moves: Sequence[Move], *, width: int | None) -> str:
         (
             move.partition.topic,
             str(move.partition.partition),
-            "-" if move.before is None else str(move.before),
-            str(move.after),
-            "-" if move.before is None else f"{move.after - move.before:+}",
-            f"{move.log.stop - move.after:,}",
+            thousands(move.before),
+            thousands(move.after),
+            "-" if move.before is None else f"{move.after - move.before:+,}",
+            thousands(move.log.stop - move.after),
             move.note,
         )
         for move in moves

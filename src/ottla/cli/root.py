@@ -16,6 +16,8 @@ import click
 from ottla import __version__
 from ottla.cli.errors import CommandFailed, UsageError, from_click
 from ottla.cli.lazy import CLUSTER_PACKAGES, Entry, LazyGroup
+from ottla.cli.output.styles import Style, paint
+from ottla.cli.terminal.screen import has_colors
 from ottla.text import printable
 
 _INTERRUPTED = 128 + signal.SIGINT
@@ -119,7 +121,8 @@ class _Ottla(LazyGroup):
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
 )
 @click.version_option(__version__, prog_name="ottla")
-def cli() -> None:
+@click.pass_context
+def cli(context: click.Context, /) -> None:
     """Read and write Kafka, move it, and prove that no record was lost.
 
     \b
@@ -133,6 +136,8 @@ def cli() -> None:
     Commands that connect take --bootstrap HOST:PORT,... The default is OTTLA_BOOTSTRAP, then the local cluster that is
     running.
     """
+    if not has_colors():
+        context.color = False  # what is printed loses its styles
     library = logging.getLogger("ottla")
     if not any(isinstance(handler, _Warnings) for handler in library.handlers):
         library.addHandler(_Warnings(logging.WARNING))
@@ -144,7 +149,8 @@ class _Warnings(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         """Print the message, with its advice in terms of options."""
         text = _reworded(record.getMessage())
-        click.echo(f"{record.levelname.lower()}: {printable(text, keep=_LINE_END)}", err=True)
+        style = Style.WARNING if record.levelno < logging.ERROR else Style.BAD
+        click.echo(f"{paint(record.levelname.lower() + ':', style)} {printable(text, keep=_LINE_END)}", err=True)
 
 
 def _reworded(message: object, command: str | None = None) -> str:

@@ -19,6 +19,7 @@ import click
 from ottla.cli.options.bootstrap import bootstrap_option
 from ottla.cli.options.common import json_option, timeout_option
 from ottla.cli.options.security import security_options
+from ottla.cli.output.pace import Pace, progress_line, records_rate
 from ottla.cli.terminal.progress import LiveLine
 from ottla.cli.terminal.stopping import Stopping
 from ottla.errors import CorruptBatch, InputError, NotDelivered, SpoolInUse
@@ -104,8 +105,11 @@ def list_spool(context: click.Context, directory: Path, *, as_json: bool) -> Non
 @bootstrap_option
 @security_options
 @timeout_option("60s", note="What is left stays in the spool.")
+@json_option
 @click.pass_context
-def replay(context: click.Context, directory: Path, *, bootstrap: str, security: Security, timeout: float) -> None:
+def replay(
+    context: click.Context, directory: Path, *, bootstrap: str, security: Security, timeout: float, as_json: bool
+) -> None:
     """Deliver what a dead program left in its spool, each record once.
 
     Records that the broker already has are not written again. Refused while the owner of the spool runs. Exits with 0
@@ -122,9 +126,12 @@ def replay(context: click.Context, directory: Path, *, bootstrap: str, security:
         raise SpoolInUse(directory, pid=owner.pid or None, host=owner.host or None, started=owner.started)
     _report_damage(damage)
     if not entries:
-        click.echo(f"nothing to deliver in {directory}", err=True)
+        if as_json:
+            click.echo(json.dumps({"directory": str(directory), "delivered": 0, "left": 0, "seconds": 0.0}))
+        else:
+            click.echo(f"nothing to deliver in {directory}", err=True)
         context.exit(1 if damage else 0)
-    run = _Replay(directory, total=sum(entry.header.count for entry in entries))
+    run = _Replay(directory, total=sum(entry.header.count for entry in entries), as_json=as_json)
     code = run.all(bootstrap, security, timeout)
     context.exit(code or (1 if damage else 0))
 
@@ -132,8 +139,10 @@ def replay(context: click.Context, directory: Path, *, bootstrap: str, security:
 class _Replay:
     """Waits while a producer delivers the contents of the spool."""
 
-    def __init__(self, directory: Path, *, total: int) -> None:
+    def __init__(self, directory: Path, *, total: int, as_json: bool) -> None:
         self._directory = directory
+        self._as_json = as_json
+        self._pace = Pace()
         self._total = total
         self._delivered = 0
         self._began = self._last_delivery = time.monotonic()
@@ -161,8 +170,17 @@ class _Replay:
                 pass
             self._close(producer, live)
         left = sum(entry.header.count for entry in store.inspect(self._directory)[0])
-        click.echo(self._status() + (f"; {left:,} are still in {self._directory}" if left else ""), err=True)
+        self._show_end(left)
         return stopping.exit_code if stopping.asked else int(bool(left or self._refused))
+
+    def _show_end(self, left: int) -> None:
+        seconds = time.monotonic() - self._began
+        if self._as_json:
+            row = {"delivered": self._delivered, "left": left, "seconds": round(seconds, 3)}
+            click.echo(json.dumps({"directory": str(self._directory), **row}))
+            return
+        still = f"; {left:,} are still in {self._directory}" if left else ""
+        click.echo(f"{self._delivered:,} of {self._total:,} records delivered in {seconds:.1f} s{still}", err=True)
 
     def _flush(self, producer: Producer, live: LiveLine) -> bool:
         """Wait a moment for deliveries; return whether all are settled."""
@@ -192,8 +210,9 @@ class _Replay:
             self._last_delivery = time.monotonic()
 
     def _status(self) -> str:
-        seconds = time.monotonic() - self._began
-        return f"{self._delivered:,} of {self._total:,} records delivered in {seconds:.1f} s"
+        self._pace.observe(time.monotonic(), self._delivered)
+        done = f"{self._delivered:,} of {self._total:,} records delivered"
+        return progress_line(done, records_rate(self._pace), pace=self._pace, total=self._total)
 
 
 @spool.command()

@@ -240,6 +240,49 @@ class Reader:
         decoding = PieceDecoder(self._decoder(columns), self._context.events)
         return self._records(self._plan(what, start, stop, partitions, timeout), decoding)
 
+    def table(
+        self,
+        what: What,
+        start: Bound = "earliest",
+        stop: Bound = "latest",
+        *,
+        columns: Collection[str] = COLUMNS,
+        partitions: Collection[int] | None = None,
+        timeout: float | None = None,
+    ) -> pa.Table:
+        """Read the records as one Arrow table, partition by partition, each in order.
+
+        All of them are in memory at once, decompressed, as the table holds them: `columns` saves the rest. Raises as
+        `read` does.
+        """
+        bounds.check(stop, "stop")
+        decoding = PieceDecoder(self._decoder(columns), self._context.events)
+        by_partition: dict[TopicPartition, list[pa.RecordBatch]] = {}
+        for piece in self._pieces(self._plan(what, start, stop, partitions, timeout), decoding=decoding):
+            batches = by_partition.setdefault(piece.cursor.tp, [])
+            batches += [decoded.records for decoded in decoding.decode(piece)]
+        ordered = [batch for tp in sorted(by_partition) for batch in by_partition[tp]]
+        return pa.Table.from_batches(ordered, schema=decoding.decoder.schema)
+
+    def stream(
+        self,
+        what: What,
+        start: Bound = "earliest",
+        stop: Bound | None = "latest",
+        *,
+        columns: Collection[str] = COLUMNS,
+        partitions: Collection[int] | None = None,
+        timeout: float | None = None,
+    ) -> pa.RecordBatchReader:
+        """Read as `read` does, for a library that takes an Arrow stream: DuckDB, deltalake, pyarrow, a producer.
+
+        It is read once, batch by batch. Raises as `read` does; an error of the stream comes out of the library.
+        """
+        decoder = self._decoder(columns)
+        plan = self._plan(what, start, stop, partitions, timeout)
+        records = self._records(plan, PieceDecoder(decoder, self._context.events))
+        return pa.RecordBatchReader.from_batches(decoder.schema, records)
+
     def prefetch(self, what: OffsetRange) -> Prefetch:
         """Start fetching a range that is to be read soon: one response, no more, until `decoded` takes it over.
 

@@ -7,19 +7,25 @@ from collections.abc import Mapping
 from dataclasses import fields, replace
 from typing import Any
 
+from ottla.engines.fleet.store import open_store
 from ottla.gateway.access.gate import Access
 from ottla.gateway.access.rates import Rates
 from ottla.gateway.access.rules import EVERYTHING, Rule, Verb, parse_verb
 from ottla.gateway.access.secrets import read_secrets
 from ottla.gateway.access.tls import ServerTls
+from ottla.gateway.datagram.from_table import datagram_settings
 from ottla.gateway.http.limits import Limits
 from ottla.gateway.settings import CLIENT, Settings, parse_listen
+from ottla.gateway.syslog.from_table import syslog_settings
 from ottla.jobs.mirror_file import brokers_of, parse_rate
 from ottla.net.access import ClusterAccess
 from ottla.settings_table import Table, load, shown
 from ottla.tally.settings import Audit
 
-_FILE = ("name", "cluster", "http", "ops", "access", "limits", "spool", "producer", "keys", "audit")
+_FILE = (
+    *("name", "cluster", "http", "ops", "access", "limits", "spool", "producer", "keys", "audit", "groups"),
+    *("socket", "syslog"),
+)
 _HTTP = ("listen", "cert_file", "key_file", "client_ca_file", "needs_certificate", "compat", "v2_status")
 _ACCESS = ("secrets_file", "certificates", "rules", "rates", "origins", "hosts", "anyone_may_write")
 _RULE = ("who", "topics", "verbs")
@@ -47,9 +53,12 @@ def read_settings(
         "v2_status": http.text("v2_status"),
         "limits": _limits(root.table("limits")),
         "audit": _audit(root.table("audit")),
+        "socket": datagram_settings(root.table("socket")) if "socket" in root.values else None,
+        "syslog": syslog_settings(root.table("syslog")) if "syslog" in root.values else None,
         **_spool(root.table("spool")),
         **_producer(root.table("producer")),
         **_keys(root.table("keys")),
+        **_groups(root.table("groups")),
     }
     access = root.table("access")
     given["is_insecure"] = access.get("anyone_may_write", bool, "true or false")
@@ -160,6 +169,18 @@ def _producer(table: Table) -> dict[str, Any]:
 def _keys(table: Table) -> dict[str, Any]:
     table.refuse_unknown(("topic", "enabled"))
     return {"keys_topic": table.text("topic"), "keeps_keys": table.get("enabled", bool, "true or false")}
+
+
+def _groups(table: Table) -> dict[str, Any]:
+    table.refuse_unknown(("store", "unit_records", "unit_bytes"))
+    store = table.text("store")
+    if store is not None:
+        table.checked(lambda: open_store(store, "gateway").close())
+    return {
+        "group_store": store,
+        "unit_records": table.get("unit_records", int, "a whole number"),
+        "unit_bytes": table.get("unit_bytes", int, "a whole number"),
+    }
 
 
 def _audit(table: Table) -> Audit | None:

@@ -42,6 +42,10 @@ def _never() -> bool:
     return False
 
 
+def _unseen(span: OffsetRange, records: int) -> None:
+    """The default: no progress is shown."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArchiveRange:
     """Archives the range it is called with."""
@@ -54,6 +58,8 @@ class ArchiveRange:
     run: str = field(default_factory=lambda: uuid.uuid4().hex)
     """Part of the name of everything that is staged, so that a run can remove what its dead tasks left."""
     is_stopped: Callable[[], bool] = _never
+    seen: Callable[[OffsetRange, int], None] = _unseen
+    """Called with the range and its next records, on the threads of the engine; for progress in this process."""
 
     # `until` and `undo` are the engines' contract for jobs that can stop early and discard their results.
 
@@ -82,6 +88,7 @@ class ArchiveRange:
                 if self.is_stopped():
                     raise Stopped
                 tally.add(stretch.records, stretch.fingerprint)
+                self.seen(span, stretch.records.num_rows)
                 files.add(stretch.records, times(stretch.records) if times is not None else None)
             staged = files.close(tally.fingerprint)
         receipt = tally.receipt(span, started=started, seconds=time.monotonic() - began)

@@ -40,7 +40,7 @@ from ottla.jobs.archive_range import Archived, ArchiveRange
 from ottla.jobs.archive_topics import Topics, is_outage
 from ottla.lake.lake import Lake
 from ottla.lake.values import Entry, WrittenBy
-from ottla.model import GroupMember
+from ottla.model import GroupMember, OffsetRange
 from ottla.net import Cluster
 
 T = TypeVar("T")
@@ -112,6 +112,16 @@ class Progress:
     passed: int = 0
     """Offsets of finished ranges."""
     began: float = field(default_factory=time.monotonic)
+    _reading: dict[OffsetRange, int] = field(default_factory=dict)
+
+    @property
+    def reached(self) -> int:
+        """Offsets of finished ranges, and records of those that are being read."""
+        return self.passed + sum(list(self._reading.values()))
+
+    def seen(self, span: OffsetRange, records: int) -> None:
+        """Count records of a range that is being read. Each range is read by one thread at a time."""
+        self._reading[span] = min(len(span), self._reading.get(span, 0) + records)
 
     @property
     def seconds(self) -> float:
@@ -125,6 +135,7 @@ class Progress:
 
     def done(self, result: Archived) -> None:
         """Count a finished range. Its records count when its entry is published."""
+        self._reading.pop(result.receipt.range, None)
         self.passed += len(result.receipt.range)
 
     def recorded(self, entry: Entry) -> None:

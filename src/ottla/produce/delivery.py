@@ -287,6 +287,11 @@ class BulkDelivery:
         Raises `NotDelivered` with the first reason if any record failed, and `TimeoutError` after `timeout` seconds.
         """
         _wait(self, timeout)
+        records, ranges = self._delivered()
+        return SentMany(records, tuple(joined(sorted(ranges))))
+
+    def _delivered(self) -> tuple[int, list[OffsetRange]]:
+        """The records and where they are. Raises `NotDelivered` if one failed. Only for what has its outcome."""
         ranges: list[OffsetRange] = []
         records = 0
         for placement in self._placements():
@@ -299,7 +304,7 @@ class BulkDelivery:
                     stop = start + (len(numbers) if outcome.made < 0 else outcome.made)
                     carrier = placement.carrier
                     ranges.append(OffsetRange(carrier.topic, carrier.partition, start, stop))
-        return SentMany(records, tuple(_joined(sorted(ranges))))
+        return records, ranges
 
     def exception(self, timeout: float | None = None) -> NotDelivered | None:
         """The first reason why a record was not delivered, or None. Waits and raises `TimeoutError` like `result`."""
@@ -346,18 +351,22 @@ class BulkDelivery:
         return iter(self._sent)
 
 
-def _joined(ranges: list[OffsetRange]) -> Iterator[OffsetRange]:
+def joined(ranges: list[OffsetRange]) -> Iterator[OffsetRange]:
     """Join ranges that touch."""
-    joined: OffsetRange | None = None
+    previous: OffsetRange | None = None
     for current in ranges:
-        if joined is not None and joined.topic_partition == current.topic_partition and joined.stop == current.start:
-            joined = OffsetRange(joined.topic, joined.partition, joined.start, current.stop)
+        if (
+            previous is not None
+            and previous.topic_partition == current.topic_partition
+            and previous.stop == current.start
+        ):
+            previous = OffsetRange(previous.topic, previous.partition, previous.start, current.stop)
             continue
-        if joined is not None:
-            yield joined
-        joined = current
-    if joined is not None:
-        yield joined
+        if previous is not None:
+            yield previous
+        previous = current
+    if previous is not None:
+        yield previous
 
 
 def is_sender_thread() -> bool:

@@ -64,6 +64,11 @@ class Failures:
         self.failure: OttlaError | None = None
         """Why a record failed, whether or not it was raised. The transaction that reads it resets it."""
 
+    @property
+    def are_handled(self) -> bool:
+        """Whether the program gets failed batches itself."""
+        return self._on_failed is not None
+
     def keep_in_spool(self, batch: Outgoing, error: KeptInSpool) -> None:
         """Decide a batch that stays on disk when the producer ends: neither delivered nor a failure."""
         self.kept += batch.count

@@ -145,8 +145,8 @@ class PartitionProducer:
     def _encoded(self, rows: Iterable[Item] | pa.Table | pa.RecordBatch) -> NewBatch:
         """Encode rows as one batch, however large. Raises `InputError`."""
         if isinstance(rows, pa.Table | pa.RecordBatch):
-            table = next(iter(checks.by_topic(self.at.topic, rows)))[1]
-            columns, _ = checks.columns(table)
+            checks.column_names(self.at.topic, rows.schema)
+            columns, _ = checks.columns(rows)
         else:
             columns = from_list(rows)
         if columns.count == 0:

@@ -25,7 +25,7 @@ from ottla.errors import BufferFull, ConfigError, OttlaError, RecordTooLarge, Us
 from ottla.net.context import Bootstrap, ClientContext, Sinks
 from ottla.net.deadline import Deadline
 from ottla.other_clients import names_checked
-from ottla.produce import lifetimes
+from ottla.produce import lifetimes, tables
 from ottla.produce import records as checks
 from ottla.produce.delivery import BulkDelivery, Delivery, Shipment, check_may_wait
 from ottla.produce.failures import FailedBatch, Failures
@@ -47,6 +47,7 @@ from ottla.produce.options import (
 from ottla.produce.participants import Gate
 from ottla.produce.route import Partitions
 from ottla.produce.sender import Sender, SenderContext, new_loop
+from ottla.produce.tables import ArrowTable
 from ottla.produce.transaction import Transaction
 from ottla.produce.transactions import Transactions, check_settings
 from ottla.tally.settings import Audit
@@ -272,16 +273,22 @@ class Producer:
             batch = as_arrow(columns, now_ms=0)
             explicit = self._custom_partitions(topic, batch.column("key"), batch.column("value"), None)
         rows = checks.Rows(topic, columns, explicit, range(columns.count))
-        return self._hand_in([self._without_oversize(rows, "item")])
+        return BulkDelivery(self._hand_in([self._without_oversize(rows, "item")]))
 
-    def send_table(self, topic: str | None, table: pa.Table | pa.RecordBatch) -> BulkDelivery:
-        """Send the rows of an Arrow table.
+    def send_table(self, topic: str | None, table: ArrowTable) -> BulkDelivery:
+        """Send the rows of a table: anything with `__arrow_c_stream__`, as of pyarrow, polars, pandas and DuckDB.
 
         It has a column `value`, and optionally `key`, `headers`, `timestamp` and `partition`; with `topic=None` also
         `topic`. Raises like `send`, and `InputError` for other columns. `BufferFull.accepted` is the number of rows
-        that were taken over before.
+        that were taken over before. What is not in memory is read batch by batch, as room becomes free; the call
+        raises `StreamFailed` if that stops early, which it also does when it notices that a record was not delivered.
         """
-        return self._hand_in([self._checked_rows(*rows) for rows in checks.numbered_by_topic(topic, table)])
+        opened = tables.opened(table)
+        if isinstance(opened, pa.RecordBatchReader):
+            checks.column_names(topic, opened.schema)
+            stops = not self._failures.are_handled
+            return tables.sent_stream(opened, lambda rows, first: self._send_rows(topic, rows, first), stops=stops)
+        return BulkDelivery(self._send_rows(topic, opened))
 
     def partition_for(self, topic: str, key: Payload = None, *, timeout: float = 60.0) -> int:
         """The partition that the next record with this key would go to, without sending one.
@@ -380,7 +387,10 @@ class Producer:
             if self._transactions is not None:
                 self._transactions.close(deadline)
             if self._started:
-                self._drain(deadline)
+                try:
+                    BulkDelivery(self._sender.send_everything(deadline)).exception(deadline.remaining())
+                except TimeoutError:
+                    pass  # what is left is given up, and raised below
         finally:
             self._end(deadline)
         self._failures.raise_failures()
@@ -389,13 +399,6 @@ class Producer:
         """Send everything now without waiting. Useful before many producers are closed."""
         if self._started:
             self._sender.hurry()
-
-    def _drain(self, deadline: Deadline) -> None:
-        """Send everything and wait for the outcomes, at most until the deadline."""
-        try:
-            BulkDelivery(self._sender.send_everything(deadline)).exception(deadline.remaining())
-        except TimeoutError:
-            pass  # what is left is given up, and raised by `close`
 
     def _end(self, deadline: Deadline) -> None:
         """End everything once, also if several threads, or a signal handler of this thread, close at the same time."""
@@ -470,14 +473,21 @@ class Producer:
 
     # Lists and tables
 
-    def _checked_rows(self, topic: str, table: pa.Table, numbers: npt.NDArray[np.int64] | range) -> checks.Rows:
+    def _send_rows(self, topic: str | None, table: pa.Table, first: int = 0) -> list[Shipment]:
+        """Send the rows of a table, or of a batch of a stream that begins with row `first` of the call."""
+        all_rows = [self._checked_rows(*rows, first=first) for rows in checks.by_topic(topic, table)]
+        return self._hand_in(all_rows, first=first)
+
+    def _checked_rows(
+        self, topic: str, table: pa.Table, numbers: npt.NDArray[np.int64] | range, *, first: int = 0
+    ) -> checks.Rows:
         """Check the rows of one topic and ask its partitioner."""
         self._ensure_started(topic)
         columns, explicit = checks.columns(table)
         if self._topics.settings(topic).partitioner is not None:
             keys = table.column("key") if "key" in table.schema.names else None
             explicit = self._custom_partitions(topic, keys, table.column("value"), explicit)
-        return self._without_oversize(checks.Rows(topic, columns, explicit, numbers), "row")
+        return self._without_oversize(checks.Rows(topic, columns, explicit, numbers), "row", first=first)
 
     def _custom_partitions(
         self, topic: str, keys: pa.Array | None, values: pa.Array, explicit: npt.NDArray[np.int32] | None
@@ -487,8 +497,11 @@ class Producer:
         router = self._topics.router(topic)
         return router.custom(keys, values, partitions.count, explicit=explicit)
 
-    def _hand_in(self, all_rows: list[checks.Rows]) -> BulkDelivery:
-        """Hand rows in slice by slice, all topics at once: if the buffer gets full, the first rows were taken over."""
+    def _hand_in(self, all_rows: list[checks.Rows], *, first: int = 0) -> list[Shipment]:
+        """Hand rows in slice by slice, all topics at once: if the buffer gets full, the first rows were taken over.
+
+        `first` is the number of the first row in the call.
+        """
         shipments: list[Shipment] = []
         for part, pieces in checks.slices(all_rows, _SLICE_BYTES):
             try:
@@ -499,13 +512,13 @@ class Producer:
             for rows in pieces:
                 shipment = Shipment(rows.topic)
                 shipment.count = rows.columns.count
-                shipment.numbers = rows.numbers
+                shipment.numbers = checks.shifted(rows.numbers, first)
                 times = time.monotonic(), time.time()
                 self._intake.hand_over(Handover(rows.topic, shipment, rows.columns, rows.partitions, *times))
                 shipments.append(shipment)
-        return BulkDelivery(shipments)
+        return shipments
 
-    def _without_oversize(self, rows: checks.Rows, noun: str) -> checks.Rows:
+    def _without_oversize(self, rows: checks.Rows, noun: str, *, first: int = 0) -> checks.Rows:
         """Raises `RecordTooLarge` if a row is too large, or hands such rows to `on_oversize` and returns the rest."""
         settings = self._topics.settings(rows.topic)
         limit = settings.max_record_bytes
@@ -516,7 +529,7 @@ class Producer:
             return rows
         if settings.on_oversize is None:
             index, size = large[0]
-            raise RecordTooLarge(f"{noun} {rows.numbers[index]}", size_bytes=size, limit_bytes=limit)
+            raise RecordTooLarge(f"{noun} {first + rows.numbers[index]}", size_bytes=size, limit_bytes=limit)
         for index, size in large:
             key, value = checks.row(rows.columns, index)
             settings.on_oversize(Oversize(rows.topic, key, value, size, limit))

@@ -127,37 +127,37 @@ def diverted(name: str, error: OttlaError) -> Delivery:
     return Delivery(shipment, 0)
 
 
-def by_topic(name: str | None, table: object) -> Iterator[tuple[str, pa.Table]]:
-    """The rows of a table by topic: the one named, or as its column `topic` says. Raises `InputError`."""
-    return ((topic, rows) for topic, rows, _ in numbered_by_topic(name, table))
-
-
-def numbered_by_topic(name: str | None, table: object) -> Iterator[tuple[str, pa.Table, npt.NDArray[np.int64] | range]]:
-    """Like `by_topic`, with the numbers of the rows in the table."""
-    if isinstance(table, pa.RecordBatch):
-        table = pa.Table.from_batches([table])
-    if not isinstance(table, pa.Table):
-        raise InputError(f"a table is a pyarrow Table or RecordBatch, not {type(table).__name__}")
-    names = table.schema.names
+def column_names(topic_name: str | None, schema: pa.Schema) -> None:
+    """Check that a table has the columns that records are made of, and no others. Raises `InputError`."""
+    names = schema.names
+    known = f"known are {', '.join(_COLUMNS)}: select or rename columns"
+    if "value" not in names:
+        raise InputError(f"the table has no column value, only {', '.join(names) or 'none at all'}; {known}")
     unknown = [column for column in names if column not in _COLUMNS]
     if unknown or len(set(names)) != len(names):
         problem = f"the columns {', '.join(unknown)}" if unknown else "a column twice"
-        raise InputError(f"the table has {problem}; known are {', '.join(_COLUMNS)}: select or rename them")
-    if "value" not in names:
-        raise InputError(f"the table has no column value, only {', '.join(names) or 'none at all'}")
+        raise InputError(f"the table has {problem}; {known}")
+    if topic_name is not None and "topic" in names:
+        raise InputError("the table has a column topic and the call names a topic: pass None to use the column")
+    if topic_name is None and "topic" not in names:
+        raise InputError("neither the call nor a column of the table names the topic")
+
+
+def by_topic(name: str | None, table: pa.Table) -> Iterator[tuple[str, pa.Table, npt.NDArray[np.int64] | range]]:
+    """The rows of a table by topic, with their numbers in it: the topic named, or as its column `topic` says.
+
+    Raises `InputError`.
+    """
+    column_names(name, table.schema)
     if name is not None:
-        if "topic" in names:
-            raise InputError("the table has a column topic and the call names a topic: pass None to use the column")
         yield name, table, range(table.num_rows)
         return
-    if "topic" not in names:
-        raise InputError("neither the call nor a column of the table names the topic")
     import pyarrow.compute as pc
 
     column = table.column("topic")
     if not _is_text(column.type):
         raise InputError(f"column topic has type {column.type}; accepted is text")
-    column = column.cast(pa.string())
+    column = without_views(column).cast(pa.string())
     if column.null_count:
         raise InputError(f"column topic has {column.null_count} nulls")
     rows = table.drop_columns(["topic"])
@@ -221,6 +221,11 @@ class Rows(NamedTuple):
             return self
         partitions = None if self.partitions is None else self.partitions[start:stop]
         return Rows(self.topic, take(self.columns, start, stop), partitions, self.numbers[start:stop])
+
+
+def shifted(numbers: npt.NDArray[np.int64] | range, first: int) -> npt.NDArray[np.int64] | range:
+    """The numbers of rows in a call whose batch begins with row `first`."""
+    return range(numbers.start + first, numbers.stop + first) if isinstance(numbers, range) else numbers + first
 
 
 def slices(all_rows: list[Rows], size_bytes: int) -> Iterator[tuple[range, list[Rows]]]:

@@ -78,7 +78,7 @@ def row_format(schema: StructType, topic: str | None) -> RowFormat:
 
 def fingerprint(table: pa.Table, topic: str | None) -> Fingerprint:
     """The fingerprint of a table's records, equal to what a reader of the topic will compute."""
-    by_topics = (columns(rows)[0] for _, rows in by_topic(topic, table))
+    by_topics = (columns(rows)[0] for _, rows, _ in by_topic(topic, table))
     return sum(map(fingerprint_of, by_topics), Fingerprint())
 
 

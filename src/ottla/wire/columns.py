@@ -152,6 +152,8 @@ def _without_views(kind: pa.DataType) -> pa.DataType:
         return pa.large_string()
     if pa.types.is_binary_view(kind):
         return pa.large_binary()
+    if pa.types.is_dictionary(kind):
+        return pa.dictionary(kind.index_type, _without_views(kind.value_type), kind.ordered)
     if pa.types.is_map(kind):
         return pa.map_(_without_views(kind.key_type), _without_views(kind.item_type))
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
@@ -264,6 +266,8 @@ def _whole(name: str, column: pa.Array | pa.ChunkedArray) -> pa.Array:
         return column
     if column.num_chunks == 1:
         return column.chunk(0)
+    if pa.types.is_dictionary(column.type):  # Arrow cannot join dictionaries of views either
+        column = without_views(column)
     try:
         return column.combine_chunks()
     except pa.ArrowInvalid as error:
@@ -282,7 +286,8 @@ def _binary(name: str, array: pa.Array) -> BinaryIn:
         return _ALL_NULL
     if pa.types.is_dictionary(kind):
         try:
-            return _binary(name, array.dictionary_decode())
+            # Arrow cannot look up views, which Polars has in its categories.
+            return _binary(name, without_views(array).dictionary_decode())
         except pa.ArrowInvalid as error:
             raise _too_large(name) from error
     # Views have no contiguous data, and fixed-size binaries have no offsets.

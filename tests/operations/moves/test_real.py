@@ -200,7 +200,7 @@ def test_a_run_is_paused_changed_and_cancelled(brokers: LocalCluster, admin: Adm
             assert {row["topic"] for row in everything} == {"steered"}
             assert _run_plain("reassign", "throttle", str(path), "20kB/s").exit_code == 0
             eventually(lambda: "20000" in _throttles(admin).brokers[2].values())
-            assert _run_plain("reassign", "resume", str(path)).exit_code == 0
+            assert json.loads(_run_plain("reassign", "resume", str(path), "--json").stdout) == {"is_paused": False}
             assert _run(brokers, "reassign", "cancel", str(path)).exit_code == 0
             code, out, err = _end(process)
         assert code == 1

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Generator, Iterable
 from typing import TYPE_CHECKING, TypeVar
 
-from ottla.cli.archive.task import Task, show
+from ottla.cli.archive.task import Shown, Task
 from ottla.cli.terminal.progress import LiveLine
 from ottla.cli.terminal.spark import spark_session
 from ottla.engines import spark as engine
@@ -60,7 +60,7 @@ def _follow(task: Task, spark: SparkSession, *, checkpoint: str | None, every: f
             on_entry=count,
         )
 
-    with LiveLine(lambda: show(task.progress)) as live:
+    with LiveLine(Shown(task.progress).line) as live:
         query: ArchiveQuery | None = start()
         while True:
             try:

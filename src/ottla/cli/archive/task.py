@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from ottla.cli.output.bars import bar
+from ottla.cli.output.pace import Pace, progress_line, records_rate
 from ottla.cli.terminal.interruption import Interruption
 from ottla.cli.terminal.progress import LiveLine
 
@@ -46,7 +47,7 @@ class Task:
 
         archiving = Archiving(
             self.lake,
-            self.job,
+            replace(self.job, seen=self.progress.seen) if name == "local" else self.job,
             self.wanted,
             engine=engine,
             cutting=self.cutting,
@@ -57,7 +58,7 @@ class Task:
         )
         entries = archiving.until_now() if every is None else archiving.follow(every=every)
         try:
-            with LiveLine(lambda: show(self.progress)) as live, closing(entries):
+            with LiveLine(Shown(self.progress).line) as live, closing(entries):
                 outputs.append(live.say)
                 for _ in entries:
                     self.interruption.check()
@@ -65,8 +66,21 @@ class Task:
             self.failures = {topic: str(error) for topic, error in archiving.troubles.items()}
 
 
-def show(progress: Progress) -> str:
-    """Return the progress as a line."""
-    share = min(1.0, progress.passed / progress.expected) if progress.expected else 1.0
-    rate = progress.size_bytes / progress.seconds / 1e6
-    return f"{bar(share)}  {progress.records:,} records archived, {rate:,.1f} MB/s, lag {progress.lag:,}"
+class Shown:
+    """The live line of an archive run: it moves with the records that are read, not only with entries."""
+
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
+        self._pace = Pace()
+
+    def line(self) -> str:
+        """Return the progress as a line."""
+        progress = self._progress
+        self._pace.observe(time.monotonic(), progress.reached)
+        return progress_line(
+            f"{progress.records:,} records archived",
+            records_rate(self._pace),
+            f"lag {progress.lag:,}",
+            pace=self._pace,
+            total=progress.expected,
+        )

@@ -27,6 +27,7 @@ from ottla.cli.options.bootstrap import bootstrap_option
 from ottla.cli.options.common import check_topic, isolation_option, json_option, master_option, timeout_option
 from ottla.cli.options.security import security_options
 from ottla.cli.options.types import Duration, parsed
+from ottla.cli.output.styles import Style, Styled
 from ottla.cli.output.tables import table, terminal_width
 from ottla.cli.terminal.progress import LiveLine
 from ottla.text import printable
@@ -202,10 +203,13 @@ def _print(comparison: Comparison, *, as_json: bool, show_all: bool) -> None:
 
 
 def _cells(row: Row) -> Sequence[str]:
+    from ottla.audit.compare import Verdict
+
     worst = row.worst
     place = "" if worst.against == "" else f" from {worst.against} to {worst.tier}"
     verdict = str(worst) + (place if worst.verdict.is_fault else "")
-    return [row.topic, show_bucket(row), *map(_count, row.tiers), verdict, worst.detail or "-"]
+    style = Style.BAD if worst.verdict.is_fault else Style.GOOD if worst.verdict is Verdict.COMPLETE else Style.WARNING
+    return [row.topic, show_bucket(row), *map(_count, row.tiers), Styled(verdict, style), worst.detail or ""]
 
 
 def _count(judged: Judged) -> str:

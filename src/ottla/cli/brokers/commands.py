@@ -14,12 +14,15 @@ from ottla.cli.options.confirmation import dry_run_option, yes_option
 from ottla.cli.options.connection import with_admin
 from ottla.cli.options.types import Integer
 from ottla.cli.output.json_text import json_text
+from ottla.cli.output.styles import Style, Styled
 from ottla.cli.output.tables import table, terminal_width
 from ottla.cli.reassign.options import lost_option, throttle_option
 from ottla.cli.values.quantities import show_size
 
 if TYPE_CHECKING:
     from ottla.admin import Admin
+
+_STATES = {"up": Style.GOOD, "down": Style.BAD}
 
 
 @click.group()
@@ -60,11 +63,11 @@ def list_brokers(admin: Admin, *, as_json: bool) -> None:
             f"{row.preferred:,}",
             "-" if row.size_bytes is None else show_size(row.size_bytes),
             "-" if row.usable_bytes is None else show_size(row.usable_bytes),
-            row.state,
+            Styled(row.state, _STATES.get(row.state, Style.WARNING)),
         )
         for row in rows
     ]
-    headings = ("BROKER", "ADDRESS", "RACK", "REPLICAS", "LEADERS", "PREFERRED", "BYTES", "FREE", "STATE")
+    headings = ("broker", "address", "rack", "replicas", "leaders", "preferred", "bytes", "free", "state")
     click.echo(table(headings, cells, width=terminal_width()))
 
 

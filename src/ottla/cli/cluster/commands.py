@@ -17,6 +17,7 @@ from ottla.cli.options.confirmation import confirm, dry_run_option, yes_option
 from ottla.cli.options.old import old_spelling
 from ottla.cli.options.types import Integer, Size
 from ottla.cli.output.json_text import json_text
+from ottla.cli.output.tables import terminal_width
 from ottla.cluster.pinned import DEFAULT_VERSION, versions
 from ottla.default_address import DIR_VARIABLE
 from ottla.errors import ConfigError
@@ -164,7 +165,7 @@ def up(
         click.echo(json_text(plain_status(status), indent=1))
         return
     click.echo(f"started in {time.monotonic() - began:.1f} s" if started else "already running")
-    click.echo(describe(status))
+    click.echo(describe(status, is_styled=True))
 
 
 @cluster.command()
@@ -173,7 +174,10 @@ def up(
 @click.option("--all", "everything", is_flag=True, help="All clusters of the folder.")
 @yes_option
 @dry_run_option
-def down(*, name: str, directory: Path | None, keep: bool, everything: bool, yes: bool, dry_run: bool) -> None:
+@json_option
+def down(
+    *, name: str, directory: Path | None, keep: bool, everything: bool, yes: bool, dry_run: bool, as_json: bool
+) -> None:
     """Stop a cluster and delete its data. Asks for confirmation, unless --keep keeps the data.
 
     Also removes what a crashed command or program left behind.
@@ -190,16 +194,21 @@ def down(*, name: str, directory: Path | None, keep: bool, everything: bool, yes
     ]
     verb = "stop" if keep else "stop and delete"
     summary = ", ".join(f"'{status.name}' ({status.condition}, {len(status.brokers)} brokers)" for status in existing)
-    if existing and dry_run:
-        click.echo(f"would {verb} {summary}")
-        return
-    if existing and not keep:
+    found = {each: any(status.name == each for status in existing) for each in names}
+    if existing and not dry_run and not keep:
         confirm(f"this stops and deletes {summary}", yes=yes)
+    if existing and dry_run and not as_json:
+        click.echo(f"would {verb} {summary}")
     for each in names:
-        existed = room.LocalCluster(each, dir=directory).down(room.Data.KEEP if keep else room.Data.REMOVE)
+        if not dry_run:
+            found[each] = room.LocalCluster(each, dir=directory).down(room.Data.KEEP if keep else room.Data.REMOVE)
         outcome = "is stopped, its data is kept" if keep else "and its data are deleted"
-        click.echo(f"cluster '{each}' {outcome}" if existed else f"no cluster '{each}'")
-    if not names:
+        if not as_json and not (dry_run and found[each]):
+            click.echo(f"cluster '{each}' {outcome}" if found[each] else f"no cluster '{each}'")
+    if as_json:
+        shown = [{"name": each, "existed": existed} for each, existed in found.items()]
+        click.echo(json_text({"stopped": not dry_run, "data_kept": keep, "clusters": shown}))
+    elif not names:
         click.echo("no cluster")
 
 
@@ -222,7 +231,7 @@ def status(context: click.Context, *, name: str, directory: Path | None, as_json
       ottla cluster status --json | jq -r .bootstrap
     """
     current = room.LocalCluster(name, dir=directory).status()
-    click.echo(json_text(plain_status(current), indent=1) if as_json else describe(current))
+    click.echo(json_text(plain_status(current), indent=1) if as_json else describe(current, is_styled=True))
     if not _exists(current) and not as_json:
         click.echo(others(room.LocalCluster.all(directory)))
     context.exit(0 if current.condition is room.Condition.RUNNING else 1)
@@ -239,51 +248,59 @@ def list_clusters(*, directory: Path | None, as_json: bool) -> None:
       ottla cluster list --json
     """
     statuses = room.LocalCluster.all(directory)
-    click.echo(json_text([plain_status(each) for each in statuses], indent=1) if as_json else overview(statuses))
+    if as_json:
+        click.echo(json_text([plain_status(each) for each in statuses], indent=1))
+    else:
+        click.echo(overview(statuses, width=terminal_width()))
 
 
 @cluster.command()
 @_cluster_options
-def add(*, name: str, directory: Path | None) -> None:
+@json_option
+def add(*, name: str, directory: Path | None, as_json: bool) -> None:
     """Add one broker to a running cluster and print its id.
 
     \b
     Example:
       ottla cluster add
     """
-    click.echo(room.LocalCluster(name, dir=directory).add())
+    broker = room.LocalCluster(name, dir=directory).add()
+    click.echo(json_text({"broker": broker}) if as_json else broker)
 
 
 @cluster.command()
 @_ids_argument
 @_cluster_options
-def kill(*, ids: tuple[int, ...], name: str, directory: Path | None) -> None:
+@json_option
+def kill(*, ids: tuple[int, ...], name: str, directory: Path | None, as_json: bool) -> None:
     """Kill brokers with SIGKILL, like a power cut.
 
     \b
     Example:
       ottla cluster kill 2
     """
-    _act(ids, room.LocalCluster(name, dir=directory).kill, "killed")
+    _act(ids, room.LocalCluster(name, dir=directory).kill, "killed", as_json=as_json)
 
 
 @cluster.command()
 @_ids_argument
 @_cluster_options
-def stop(*, ids: tuple[int, ...], name: str, directory: Path | None) -> None:
+@json_option
+def stop(*, ids: tuple[int, ...], name: str, directory: Path | None, as_json: bool) -> None:
     """Stop brokers gracefully: they move their leaderships first.
 
     \b
     Example:
       ottla cluster stop 2
     """
-    _act(ids, room.LocalCluster(name, dir=directory).stop, "stopped")
+    _act(ids, room.LocalCluster(name, dir=directory).stop, "stopped", as_json=as_json)
 
 
 @cluster.command()
 @_ids_argument
 @_cluster_options
-def restart(*, ids: tuple[int, ...], name: str, directory: Path | None) -> None:
+@json_option
+def restart(*, ids: tuple[int, ...], name: str, directory: Path | None, as_json: bool) -> None:
     """Restart brokers, and wait until they have rejoined the cluster.
 
     \b
@@ -291,33 +308,35 @@ def restart(*, ids: tuple[int, ...], name: str, directory: Path | None) -> None:
       ottla cluster restart 2
       ottla cluster restart 1 2 3
     """
-    _act(ids, room.LocalCluster(name, dir=directory).restart, "back")
+    _act(ids, room.LocalCluster(name, dir=directory).restart, "back", as_json=as_json)
 
 
 @cluster.command()
 @_ids_argument
 @_cluster_options
-def freeze(*, ids: tuple[int, ...], name: str, directory: Path | None) -> None:
+@json_option
+def freeze(*, ids: tuple[int, ...], name: str, directory: Path | None, as_json: bool) -> None:
     """Freeze brokers with SIGSTOP. Connections stay open, and nothing is answered.
 
     \b
     Example:
       ottla cluster freeze 2
     """
-    _act(ids, room.LocalCluster(name, dir=directory).freeze, "frozen")
+    _act(ids, room.LocalCluster(name, dir=directory).freeze, "frozen", as_json=as_json)
 
 
 @cluster.command()
 @_ids_argument
 @_cluster_options
-def thaw(*, ids: tuple[int, ...], name: str, directory: Path | None) -> None:
+@json_option
+def thaw(*, ids: tuple[int, ...], name: str, directory: Path | None, as_json: bool) -> None:
     """Resume frozen brokers.
 
     \b
     Example:
       ottla cluster thaw 2
     """
-    _act(ids, room.LocalCluster(name, dir=directory).thaw, "running")
+    _act(ids, room.LocalCluster(name, dir=directory).thaw, "running", as_json=as_json)
 
 
 @cluster.command()
@@ -347,6 +366,9 @@ def logs(*, broker: int, name: str, directory: Path | None, lines: int, follow: 
                 time.sleep(0.2)
 
 
-def _act(ids: tuple[int, ...], act: Callable[..., None], done: str) -> None:
+def _act(ids: tuple[int, ...], act: Callable[..., None], done: str, *, as_json: bool) -> None:
     act(*ids)
-    click.echo(f"broker{'s' if len(ids) > 1 else ''} {', '.join(map(str, ids))}: {done}")
+    if as_json:
+        click.echo(json_text({"brokers": list(ids), "state": done}))
+    else:
+        click.echo(f"broker{'s' if len(ids) > 1 else ''} {', '.join(map(str, ids))}: {done}")

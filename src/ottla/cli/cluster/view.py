@@ -11,12 +11,26 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ottla.cli.output.bars import bar
+from ottla.cli.output.styles import Style, Styled, paint
+from ottla.cli.output.tables import table
 from ottla.text import printable
 
 if TYPE_CHECKING:
     from ottla.cluster import ClusterStatus
 
-_BAR_WIDTH = 30
+_STYLES = {
+    "running": Style.GOOD,
+    "starting": Style.WARNING,
+    "degraded": Style.WARNING,
+    "frozen": Style.WARNING,
+    "orphaned": Style.WARNING,
+    "stale": Style.BAD,
+    "dead": Style.BAD,
+    "stopped": Style.FAINT,
+    "absent": Style.FAINT,
+}
+"""By the condition of a cluster, and the state of a process."""
 _LINE_EVERY = 10.0
 """Seconds between lines about a download if stderr is not a terminal."""
 
@@ -42,8 +56,7 @@ class JarProgress:
         share = done_bytes / max(total_bytes, 1)
         amount = f"{done_bytes / 1e6:.0f} of {total_bytes / 1e6:.0f} MB"
         if self._terminal:
-            bar = "#" * round(share * _BAR_WIDTH)
-            click.echo(f"\rdownloading Kafka's jars [{bar:<{_BAR_WIDTH}}] {amount} ", nl=False, err=True)
+            click.echo(f"\rdownloading Kafka's jars {bar(share)}  {amount} ", nl=False, err=True)
             self._drawn = True
         elif done_bytes >= total_bytes or time.monotonic() - self._printed_at > _LINE_EVERY:
             self._printed_at = time.monotonic()
@@ -77,10 +90,11 @@ def _note(status: ClusterStatus) -> str:
     return reworded(status.note, cluster_words(status.name))
 
 
-def describe(status: ClusterStatus) -> str:
+def describe(status: ClusterStatus, *, is_styled: bool = False) -> str:
     """Return a cluster for people."""
     version = f", Kafka {status.version}" if status.version else ""
-    lines = [f"cluster '{status.name}' is {status.condition}{version}"]
+    condition = paint(status.condition, _STYLES.get(status.condition), on=is_styled)
+    lines = [f"cluster '{status.name}' is {condition}{version}"]
     if status.note:
         lines.append(f"  {_note(status)}")
     rows = {
@@ -95,7 +109,8 @@ def describe(status: ClusterStatus) -> str:
     lines += [f"  {name:<10} {value}" for name, value in rows.items() if value]
     for broker in status.brokers:
         pid = f"  pid {broker.pid}  {_mb(broker.memory_bytes)}" if broker.pid is not None else ""
-        lines.append(f"  broker {broker.id:<3} {broker.life.value:<8} {broker.address:<16} {broker.roles:<18}{pid}")
+        life = paint(f"{broker.life.value:<8}", _STYLES.get(broker.life.value), on=is_styled)
+        lines.append(f"  broker {broker.id:<3} {life} {broker.address:<16} {broker.roles:<18}{pid}")
     return "\n".join(lines)
 
 
@@ -107,14 +122,20 @@ def others(statuses: Sequence[ClusterStatus]) -> str:
     return f"existing clusters: {names}; choose one with --name"
 
 
-def overview(statuses: Sequence[ClusterStatus]) -> str:
+def overview(statuses: Sequence[ClusterStatus], *, width: int | None = None) -> str:
     """Return several clusters, one on each line."""
     if not statuses:
         return "no cluster: 'ottla cluster up' starts one"
-    return "\n".join(
-        f"{status.name:<20} {status.condition:<9} {len(status.brokers)} brokers  {status.bootstrap or ''}"
+    rows = [
+        (
+            status.name,
+            Styled(status.condition, _STYLES[status.condition]) if status.condition in _STYLES else status.condition,
+            str(len(status.brokers)),
+            status.bootstrap or "-",
+        )
         for status in statuses
-    )
+    ]
+    return table(("cluster", "state", "brokers", "bootstrap"), rows, width=width)
 
 
 def _redis(status: ClusterStatus) -> str:

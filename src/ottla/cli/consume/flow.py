@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from ottla.cli.consume.filters import Filters
 from ottla.cli.consume.outputs import Output
-from ottla.cli.output.bars import bar
+from ottla.cli.output.pace import Pace, progress_line, records_rate
 from ottla.cli.terminal.interruption import Interrupted, Interruption
 from ottla.cli.terminal.progress import LiveLine
 from ottla.model import OffsetRange, TopicPartition
@@ -53,7 +53,7 @@ class Progress:
         self.records = 0
         """Written, not only read."""
         self._bytes = 0
-        self._began = time.monotonic()
+        self._pace, self._place = Pace(), Pace()
         self._starts: dict[TopicPartition, int] = {}
         self._passed: dict[TopicPartition, int] = {}
         self._total: int | None = None
@@ -71,12 +71,14 @@ class Progress:
             self._passed[tp] = stop - self._starts.get(tp, 0)
 
     def __str__(self) -> str:
-        seconds = max(time.monotonic() - self._began, 0.001)
-        rate = f"{self.records:,} records, {self._bytes / 1e6:,.1f} MB, {self.records / seconds:,.0f} records/s"
+        now = time.monotonic()
+        self._pace.observe(now, self.records)
+        parts = (f"{self.records:,} records", f"{self._bytes / 1e6:,.1f} MB", records_rate(self._pace))
         if self._total is None:
-            return rate
-        share = min(1.0, sum(self._passed.values()) / self._total) if self._total else 1.0
-        return f"{bar(share)}  {rate}"
+            return progress_line(*parts, pace=self._pace)
+        # Offsets that were passed say how far it is: filters and gaps leave out records.
+        self._place.observe(now, sum(self._passed.values()))
+        return progress_line(*parts, pace=self._place, total=self._total)
 
 
 def end_of(records: pa.RecordBatch) -> tuple[TopicPartition, int]:

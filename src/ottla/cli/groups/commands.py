@@ -13,6 +13,7 @@ from ottla.cli.groups.view import group_dict, group_text, listed_dict, listed_te
 from ottla.cli.options.common import json_option
 from ottla.cli.options.confirmation import confirm, dry_run_option, yes_option
 from ottla.cli.options.connection import with_admin
+from ottla.cli.options.internal import internal_option, is_internal_group, say_hidden
 from ottla.cli.options.old import old_flag, old_spelling
 from ottla.cli.options.places import to_option
 from ottla.cli.options.types import parsed
@@ -44,23 +45,29 @@ def groups() -> None:
 
 
 @groups.command("list")
+@internal_option
 @json_option
 @with_admin
-def list_groups(admin: Admin, *, as_json: bool) -> None:
-    """List all groups with their state and protocol.
+def list_groups(admin: Admin, *, internal: bool, as_json: bool) -> None:
+    """List groups with their state and protocol.
+
+    Groups in which Ottla keeps positions are left out.
 
     \b
     Examples:
       ottla groups list
+      ottla groups list --internal
       ottla groups list --json
     """
-    listed = admin.groups.list_groups()
+    existing = admin.groups.list_groups()
+    listed = [group for group in existing if internal or not is_internal_group(group.name)]
     if as_json:
         click.echo(json_text([listed_dict(group) for group in listed]))
     elif listed:
         click.echo(listed_text(listed, width=terminal_width()))
     else:
         click.echo("no groups", err=True)
+    say_hidden(len(existing) - len(listed), "group")
 
 
 @groups.command()
@@ -153,8 +160,9 @@ def reset(
 @click.argument("names", nargs=-1, required=True, metavar="GROUP...")
 @yes_option
 @dry_run_option
+@json_option
 @with_admin
-def delete(admin: Admin, *, names: tuple[str, ...], yes: bool, dry_run: bool) -> None:
+def delete(admin: Admin, *, names: tuple[str, ...], yes: bool, dry_run: bool, as_json: bool) -> None:
     """Delete groups and their offsets. Asks for confirmation.
 
     A group with members is refused: stop them first.
@@ -167,14 +175,19 @@ def delete(admin: Admin, *, names: tuple[str, ...], yes: bool, dry_run: bool) ->
     """
     for name in names:
         _require_idle(admin, name, hint="")
-    summary = ", ".join(f"{printable(name)} ({_partitions(len(admin.groups.committed(name)))})" for name in names)
-    if dry_run:
+    offsets = {name: len(admin.groups.committed(name)) for name in names}
+    summary = ", ".join(f"{printable(name)} ({_partitions(count)})" for name, count in offsets.items())
+    if not dry_run:
+        confirm(f"this deletes {summary}", yes=yes)
+    elif not as_json:
         click.echo(f"would delete {summary}")
-        return
-    confirm(f"this deletes {summary}", yes=yes)
-    for name in names:
+    for name in () if dry_run else names:
         admin.groups.delete(name)
-        click.echo(f"deleted {printable(name)}")
+        if not as_json:
+            click.echo(f"deleted {printable(name)}")
+    if as_json:
+        shown = [{"name": name, "partitions": count} for name, count in offsets.items()]
+        click.echo(json_text({"deleted": not dry_run, "groups": shown}))
 
 
 def _partitions(count: int) -> str:

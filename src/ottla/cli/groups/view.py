@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
+from ottla.cli.output.styles import Style, Styled, faint, paint, state
 from ottla.cli.output.tables import table
+from ottla.cli.values.numbers import thousands
 from ottla.text import printable
 
 if TYPE_CHECKING:
@@ -18,7 +20,7 @@ def listed_text(groups: Sequence[ListedGroup], *, width: int | None) -> str:
     rows = [
         (
             group.name,
-            group.state or "-",
+            group_state(group.state),
             group.type or "-",
             group.protocol_type or "(offsets only)",
             str(group.coordinator),
@@ -61,11 +63,22 @@ def group_text(group: GroupDescription, lags: Sequence[PartitionLag], *, width: 
     count = f"{len(group.members)} member{'s' if len(group.members) != 1 else ''}"
     uncommitted = sum(lag.committed is None for lag in lags)
     without = f", {uncommitted} partition{'s' if uncommitted != 1 else ''} without commit" if uncommitted else ""
-    lines = [printable(f"{group.name}: {group.state}, {protocol}, {count}, lag {_total(lags):,}{without}")]
+    is_styled = width is not None
+    name = paint(printable(group.name), Style.STRONG, on=is_styled)
+    condition = group_state(printable(group.state))
+    shown = paint(condition, getattr(condition, "style", None), on=is_styled)
+    lines = [f"{name}: {shown}, {printable(protocol)}, {count}, lag {_total(lags):,}{without}"]
     if group.members:
         lines.append(_members_table(group.members, width))
     lines.append(_lags_table(group, lags, width) if lags else "  no committed offsets")
     return "\n".join(lines)
+
+
+def group_state(name: str | None) -> str:
+    """Return a state in its style."""
+    return state(
+        name or "-", good=("Stable",), warning=("PreparingRebalance", "CompletingRebalance", "Assigning", "Reconciling")
+    )
 
 
 def _total(lags: Collection[PartitionLag]) -> int:
@@ -145,18 +158,17 @@ def _lags_table(group: GroupDescription, lags: Sequence[PartitionLag], width: in
     rows = []
     for lag in lags:
         owner = owners.get(lag.partition)
-        rows.append(
-            (
-                lag.partition.topic,
-                str(lag.partition.partition),
-                "-" if lag.committed is None else str(lag.committed.offset),
-                "-" if lag.start is None else str(lag.start),
-                "-" if lag.stop is None else str(lag.stop),
-                "-" if lag.lag is None else f"{lag.lag:,}",
-                owner.client_id if owner is not None else "(none)" if group.members else "",
-                _note(lag),
-            )
-        )
+        cells = [
+            lag.partition.topic,
+            str(lag.partition.partition),
+            thousands(None if lag.committed is None else lag.committed.offset),
+            thousands(lag.start),
+            thousands(lag.stop),
+            thousands(lag.lag),
+            owner.client_id if owner is not None else "(none)" if group.members else "",
+            Styled(_note(lag), Style.WARNING),
+        ]
+        rows.append(faint(cells) if lag.lag == 0 and not _note(lag) else cells)
     headings = ("topic", "partition", "committed", "start", "stop", "lag", "client", "note")
     return table(headings, rows, width=width, indent=2)
 

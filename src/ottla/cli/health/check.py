@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-import sys
 import time
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
@@ -18,8 +16,10 @@ from ottla.cli.options.common import json_option, timeout_option
 from ottla.cli.options.security import security_options
 from ottla.cli.options.types import Duration
 from ottla.cli.output.json_text import json_text
+from ottla.cli.output.tables import terminal_width
 from ottla.cli.terminal.interruption import Interrupted, Interruption, output_pipe
 from ottla.cli.terminal.progress import LiveLine
+from ottla.cli.terminal.screen import Screen
 
 if TYPE_CHECKING:
     from ottla.config import Security
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
 WRONG, INCOMPLETE = 3, 4
 """Exit codes, as those of `ottla audit compare`: certainly wrong; nothing wrong found, but not everything seen."""
-_REDRAW, _CLEAR = "\x1b[H\x1b[J", "\x1b[2J"
 _PROBE_ROUNDS = 3
 
 ignore_option = click.option(
@@ -180,27 +179,23 @@ def exit_code(verdict: Verdict, *, accept_warnings: bool) -> int:
     return 0 if verdict.is_complete else INCOMPLETE
 
 
-def _show(verdict: Verdict, *, as_json: bool, redraw: bool = False) -> None:
+def _show(verdict: Verdict, *, as_json: bool, show: Callable[[str], None] = click.echo) -> None:
     from ottla.cli.health.view import verdict_text
 
     if as_json:
         click.echo(json_text(verdict.to_json()))
         return
-    text = verdict_text(verdict)
-    if redraw and sys.stdout.isatty():
-        text = _REDRAW + "\n".join(text.splitlines()[: shutil.get_terminal_size().lines - 1])
-    click.echo(text)
+    show(verdict_text(verdict, is_styled=terminal_width() is not None))
 
 
 def _watch(look: _Look, interruption: Interruption, *, every: float, seconds: float | None, as_json: bool) -> Verdict:
     """Show verdicts until time is up. Returns the last one."""
     until = None if seconds is None else time.monotonic() + seconds
-    if sys.stdout.isatty() and not as_json:
-        click.echo(_CLEAR, nl=False)
+    screen = Screen(is_plain=as_json)
     while True:
         verdict = interruption.wait(look)
         with suppress(BrokenPipeError):
-            _show(verdict, as_json=as_json, redraw=True)
+            _show(verdict, as_json=as_json, show=screen.show)
         if until is not None and time.monotonic() + every > until:
             return verdict
         interruption.wait(lambda: time.sleep(every))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ottla.cli.output.styles import Style, paint, state
 from ottla.cli.output.tables import table
 from ottla.cli.values.quantities import show_duration
 from ottla.operations.health.findings import Finding, Severity, State, Verdict, counted, shown_time
@@ -11,19 +12,23 @@ from ottla.operations.health.probe_tally import BrokerReport, LatencyReport
 from ottla.text import printable
 
 _WORDS = {Severity.NOTE: "note", Severity.WARNING: "warning", Severity.CRITICAL: "critical"}
+_STYLES = {Severity.NOTE: Style.FAINT, Severity.WARNING: Style.WARNING, Severity.CRITICAL: Style.BAD}
+_STATES = {State.HEALTHY: Style.GOOD, State.DEGRADED: Style.WARNING, State.UNHEALTHY: Style.BAD}
 _LINE_END = "\n"
 
 
-def verdict_text(verdict: Verdict, *, show_notes: bool = True) -> str:
+def verdict_text(verdict: Verdict, *, show_notes: bool = True, is_styled: bool = False) -> str:
     """Return the verdict, then each finding with its command below."""
-    lines = [headline(verdict)]
+    lines = [paint(printable(headline(verdict)), _STATES.get(verdict.state), on=is_styled)]
     shown = [each for each in verdict.findings if show_notes or each.severity is not Severity.NOTE]
     for finding in shown:
-        lines.append(f"  {_WORDS[finding.severity]}: {finding.reason}{_since(finding, verdict.taken_at)}")
+        word = paint(f"{_WORDS[finding.severity]}:", _STYLES[finding.severity], on=is_styled)
+        reason = printable(f"{finding.reason}{_since(finding, verdict.taken_at)}", keep=_LINE_END)
+        lines.append(f"  {word} {reason}")
         if finding.command:
-            lines.append(f"    {finding.command}")
-    lines += [f"  not looked at: {reason}" for reason in verdict.unseen]
-    return printable("\n".join(lines), keep=_LINE_END)
+            lines.append("    " + paint(printable(finding.command, keep=_LINE_END), Style.STRONG, on=is_styled))
+    lines += [printable(f"  not looked at: {reason}", keep=_LINE_END) for reason in verdict.unseen]
+    return "\n".join(lines)
 
 
 def headline(verdict: Verdict) -> str:
@@ -50,7 +55,7 @@ def probe_text(reports: Sequence[BrokerReport], *, width: int | None) -> str:
     rows = [
         (
             str(each.broker),
-            "ok" if each.is_up else "fails",
+            state("ok" if each.is_up else "fails", bad=("fails",)),
             "-" if each.availability is None else f"{each.availability:.2%}",
             f"{each.sent:,}",
             f"{each.lost:,}",

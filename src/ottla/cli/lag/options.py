@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from ottla.cli.errors import UsageError
+from ottla.cli.options.old import old_flag
 from ottla.cli.options.types import parsed
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ def reading_options(command: _Command) -> _Command:
                 help="Only topics whose whole name matches this regular expression.",
             ),
             click.option(
-                "--all", "with_internal", is_flag=True, help="Also the groups in which Ottla keeps positions."
+                "--internal", "with_internal", is_flag=True, help="Also the groups in which Ottla keeps positions."
             ),
             click.option(
                 "--spark-checkpoint",
@@ -71,6 +72,7 @@ def reading_options(command: _Command) -> _Command:
                 show_default=True,
                 help="Where a log ends: before the first open transaction, or behind everything.",
             ),
+            old_flag("--all", "--internal"),
         )
     ):
         command = option(command)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import re
-import shutil
-import sys
 import time
+from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,6 +20,7 @@ from ottla.cli.options.types import Duration
 from ottla.cli.output.json_text import json_text
 from ottla.cli.output.tables import terminal_width
 from ottla.cli.terminal.interruption import Interrupted, Interruption, output_pipe
+from ottla.cli.terminal.screen import Screen
 from ottla.text import printable
 
 if TYPE_CHECKING:
@@ -31,8 +31,6 @@ if TYPE_CHECKING:
 _POLLS = 12
 """With --for: enough to fill a window."""
 _LEAST_SECONDS = 0.2
-_REDRAW = "\x1b[H\x1b[J"
-_CLEAR = "\x1b[2J"
 
 
 @click.command()
@@ -118,8 +116,7 @@ def _watch(watcher: Watcher, every: float, *, as_json: bool) -> int:
     from ottla.errors import OttlaError
 
     with Interruption(output_pipe()) as interruption, suppress(Interrupted):
-        if sys.stdout.isatty() and not as_json:
-            click.echo(_CLEAR, nl=False)
+        screen = Screen(is_plain=as_json)
         while True:
             try:
                 snapshot = interruption.wait(watcher.look)
@@ -127,7 +124,7 @@ def _watch(watcher: Watcher, every: float, *, as_json: bool) -> int:
                 click.echo(f"warning: {printable(str(error).partition(chr(10))[0])}", err=True)
             else:
                 with suppress(BrokenPipeError):
-                    _print(snapshot, as_json=as_json, redraw=True)
+                    _print(snapshot, as_json=as_json, show=screen.show)
             interruption.wait(lambda: time.sleep(every))
     return interruption.exit_code
 
@@ -141,7 +138,7 @@ def _require(groups: tuple[str, ...], snapshot: Snapshot) -> None:
         )
 
 
-def _print(snapshot: Snapshot, *, as_json: bool, redraw: bool = False) -> None:
+def _print(snapshot: Snapshot, *, as_json: bool, show: Callable[[str], None] = click.echo) -> None:
     if as_json:
         at = round(snapshot.at, 3)
         for row in snapshot.rows():
@@ -152,10 +149,7 @@ def _print(snapshot: Snapshot, *, as_json: bool, redraw: bool = False) -> None:
                     json_text({"group": group.name, "type": str(group.type), "state": "UNKNOWN", "note": group.error})
                 )
         return
-    text = snapshot_text(snapshot, width=terminal_width())
-    if redraw and sys.stdout.isatty():
-        text = _REDRAW + "\n".join(text.splitlines()[: shutil.get_terminal_size().lines - 1])
-    click.echo(text)
+    show(snapshot_text(snapshot, width=terminal_width()))
 
 
 def _report(snapshot: Snapshot) -> None:

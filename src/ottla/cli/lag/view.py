@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
+from ottla.cli.output.styles import Style, faint, paint, state
 from ottla.cli.output.tables import table
+from ottla.cli.values.numbers import thousands
 from ottla.cli.values.quantities import show_duration
 from ottla.text import printable
 
@@ -27,6 +29,8 @@ _HEADINGS = (
     "left",
     "note",
 )
+_WARNINGS = ("STALL", "REWIND", "WARN")
+_STYLES = {"ERR": Style.BAD, "WARN": Style.WARNING, "UNKNOWN": None, "OK": Style.GOOD}
 _FOREVER = float("inf")
 _SIGNS = {"bound": "<", "interpolated": "~"}
 
@@ -34,7 +38,7 @@ _SIGNS = {"bound": "<", "interpolated": "~"}
 def snapshot_text(snapshot: Snapshot, *, width: int | None) -> str:
     """Return a headline and the table: by state, then by what retention deletes first, then by lag."""
     rows = sorted(snapshot.rows(), key=_urgency)
-    lines = [_headline(snapshot)]
+    lines = [_headline(snapshot, is_styled=width is not None)]
     if rows:
         lines.append(table(_HEADINGS, [_cells(row) for row in rows], width=width))
     return "\n".join(lines)
@@ -45,16 +49,22 @@ def _urgency(row: LagRow) -> tuple[int, float, int, str, str, int]:
     return (_ORDER.index(row.state), left, -(row.lag_records or 0), row.group, row.topic, row.partition)
 
 
-def _headline(snapshot: Snapshot) -> str:
+def _headline(snapshot: Snapshot, *, is_styled: bool) -> str:
     counts = Counter(str(group.status) for group in snapshot.groups)
-    states = ", ".join(f"{counts[status]:,} {status}" for status in ("ERR", "WARN", "UNKNOWN", "OK") if counts[status])
+    states = ", ".join(
+        paint(f"{counts[status]:,} {status}", style, on=is_styled)
+        for status, style in _STYLES.items()
+        if counts[status]
+    )
     groups = len(snapshot.groups)
     worst = min(snapshot.groups, key=_first, default=None)
     text = f"{groups:,} group{'s' if groups != 1 else ''}{': ' + states if states else ''}"
     if worst is not None and _first(worst) < _FOREVER and _first(worst) < 86_400:
-        text += f"; {printable(worst.name)} loses records in {show_duration(round(_first(worst)))} at the earliest"
+        loss = f"{printable(worst.name)} loses records in {show_duration(round(_first(worst)))} at the earliest"
+        text += f"; {paint(loss, Style.BAD, on=is_styled)}"
     if snapshot.away:
-        text += f"; away: broker {', '.join(map(str, sorted(snapshot.away)))}"
+        away = f"away: broker {', '.join(map(str, sorted(snapshot.away)))}"
+        text += f"; {paint(away, Style.BAD, on=is_styled)}"
     return text
 
 
@@ -62,21 +72,22 @@ def _first(group: GroupLag) -> float:
     return min((row.retention_seconds for row in group.rows if row.retention_seconds is not None), default=_FOREVER)
 
 
-def _cells(row: LagRow) -> tuple[str, ...]:
-    return (
+def _cells(row: LagRow) -> list[str]:
+    cells = [
         row.group,
         str(row.type),
         row.topic,
         str(row.partition),
-        "none" if row.committed is None else str(row.committed),
-        "-" if row.end is None else str(row.end),
-        "-" if row.lag_records is None else f"{row.lag_records:,}",
+        thousands(row.committed),
+        thousands(row.end),
+        thousands(row.lag_records),
         _seconds(row),
-        str(row.state),
+        state(str(row.state), good=("OK",), warning=_WARNINGS, bad=("LOST", "AHEAD", "STOP")),
         "-" if row.trend is None else f"{row.trend:+,.1f}/s",
         "-" if row.retention_seconds is None else show_duration(round(row.retention_seconds)),
-        row.note or "-",
-    )
+        row.note or "",
+    ]
+    return faint(cells) if row.lag_records == 0 and str(row.state) in ("OK", "NONE") else cells
 
 
 def _seconds(row: LagRow) -> str:

@@ -294,7 +294,9 @@ def _run(links: Sequence[Link], *, follow: bool, take_over: bool, sinks: Sequenc
     speed = Speed()
 
     def status() -> str:
-        return progress_text([each.progress() for each in running], speed.measure(running, time.monotonic()))
+        links = [each.progress() for each in running]
+        speed.observe(links, time.monotonic())
+        return progress_text(links, speed, follow=follow)
 
     with (
         Stopping("stopping once what is under way is acknowledged; press Ctrl-C again to abort") as stopping,

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
@@ -19,6 +17,7 @@ from ottla.cli.options.common import json_option
 from ottla.cli.output.json_text import json_text
 from ottla.cli.output.tables import terminal_width
 from ottla.cli.terminal.interruption import Interrupted, Interruption, output_pipe
+from ottla.cli.terminal.screen import Screen
 from ottla.text import printable
 
 if TYPE_CHECKING:
@@ -27,8 +26,6 @@ if TYPE_CHECKING:
     from ottla.net import Cluster
 
 _WATCH_SECONDS = 2.0
-_REDRAW = "\x1b[H\x1b[J"
-_CLEAR = "\x1b[2J"
 
 
 @click.command()
@@ -79,11 +76,10 @@ def status(
             _show(read(), as_json=as_json)
             return
         with Interruption(output_pipe()) as interruption, suppress(Interrupted):
-            if sys.stdout.isatty() and not as_json:
-                click.echo(_CLEAR, nl=False)
+            screen = Screen(is_plain=as_json)
             while True:
                 with suppress(BrokenPipeError):
-                    _show(interruption.wait(read), as_json=as_json, redraw=True)
+                    _show(interruption.wait(read), as_json=as_json, show=screen.show)
                 interruption.wait(lambda: time.sleep(_WATCH_SECONDS))
         context.exit(interruption.exit_code)
 
@@ -107,13 +103,9 @@ def _reader(
     return read
 
 
-def _show(statuses: Sequence[LinkStatus], *, as_json: bool, redraw: bool = False) -> None:
+def _show(statuses: Sequence[LinkStatus], *, as_json: bool, show: Callable[[str], None] = click.echo) -> None:
     if as_json:
         click.echo(json_text([each.to_json() for each in statuses]))
         return
     now = time.time()
-    text = "\n".join(status_text(each, now=now, width=terminal_width()) for each in statuses)
-    text = printable(text, keep="\n")
-    if redraw and sys.stdout.isatty():
-        text = _REDRAW + "\n".join(text.splitlines()[: shutil.get_terminal_size().lines - 1])
-    click.echo(text)
+    show("\n".join(status_text(each, now=now, width=terminal_width()) for each in statuses))

@@ -7,14 +7,17 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ottla.cli.advice import reword
+from ottla.cli.output.pace import Pace, progress_line
+from ottla.cli.output.styles import Style, Styled, faint, paint
 from ottla.cli.output.tables import table
 from ottla.cli.values.quantities import show_duration, show_size
+from ottla.text import printable
 
 if TYPE_CHECKING:
     from ottla.jobs.mirror_check import LinkCheck
     from ottla.jobs.mirror_groups import Move
     from ottla.jobs.mirror_report import MirrorReport
-    from ottla.jobs.mirror_runner import LinkProgress, LinkRun
+    from ottla.jobs.mirror_runner import LinkProgress
     from ottla.jobs.mirror_status import LinkStatus, PartitionStatus
 
 _SETTING = re.compile(r"\bon_(foreign|lost|target_lost)='(stop|continue)'")
@@ -30,27 +33,25 @@ def reworded(text: str) -> str:
 
 
 class Speed:
-    """Bytes per second over the last seconds."""
+    """How fast links go together: bytes, and the records that they have mirrored."""
 
     def __init__(self) -> None:
-        self._samples: list[tuple[float, int]] = []
+        self.size_bytes = Pace(window=_RATE_SECONDS)
+        self.records = Pace()
 
-    def measure(self, runs: Sequence[LinkRun], now: float) -> float:
-        """Return the rate of all links together."""
-        self._samples.append((now, sum(run.progress().size_bytes for run in runs)))
-        while len(self._samples) > 2 and self._samples[1][0] < now - _RATE_SECONDS:
-            del self._samples[0]
-        (first_at, first), (last_at, last) = self._samples[0], self._samples[-1]
-        return (last - first) / (last_at - first_at) if last_at > first_at else 0.0
+    def observe(self, links: Sequence[LinkProgress], now: float) -> None:
+        """Note how far the links are."""
+        self.size_bytes.observe(now, sum(link.size_bytes for link in links))
+        self.records.observe(now, sum(link.records for link in links))
 
 
-def progress_text(links: Sequence[LinkProgress], rate: float) -> str:
-    """Return the line that is shown while links run."""
+def progress_text(links: Sequence[LinkProgress], speed: Speed, *, follow: bool) -> str:
+    """Return the line that is shown while links run: with the time left to the present end, unless they follow."""
     known = [link.lag_records for link in links if link.lag_records is not None]
     batches = sum(link.batches for link in links)
     parts = [
         f"{sum(link.records for link in links):,} records mirrored",
-        f"{rate / 1e6:,.1f} MB/s",
+        f"{speed.size_bytes.rate / 1e6:,.1f} MB/s",
         f"lag {sum(known):,}" if known else "lag unknown",
     ]
     if batches:
@@ -61,7 +62,9 @@ def progress_text(links: Sequence[LinkProgress], rate: float) -> str:
     away = [link.link for link in links if link.state in ("opening", "waiting")]
     if away:
         parts.append(f"{'connecting' if len(links) == 1 else ', '.join(away) + ' connecting'}")
-    return ", ".join(parts)
+    done = speed.records.amount
+    total = None if follow or not links or len(known) < len(links) else done + sum(known)
+    return progress_line(*parts, pace=speed.records, total=total)
 
 
 def report_text(report: MirrorReport) -> str:
@@ -101,7 +104,7 @@ def check_text(check: LinkCheck, *, width: int | None) -> str:
             changes = ", ".join(f"{name}={value}" for name, value in sorted(plan.settings.items()))
             there = "-" if plan.target_partitions is None else str(plan.target_partitions)
             rows.append([plan.source, plan.target, str(plan.partitions), there, plan.action or "-", changes or "-"])
-        headings = ("TOPIC", "TARGET", "PARTITIONS", "THERE", "ACTION", "SETTINGS")
+        headings = ("topic", "target", "partitions", "there", "action", "settings")
         lines.append(table(headings, rows, width=width, indent=2))
     lines += [f"  note: {note}" for note in check.notes]
     lines += [f"  refused: {reworded(problem)}" for problem in check.problems]
@@ -110,7 +113,18 @@ def check_text(check: LinkCheck, *, width: int | None) -> str:
 
 def status_text(status: LinkStatus, *, now: float, width: int | None) -> str:
     """Return the state of a link as a table, with errors in full below it: a column would cut them."""
-    return "\n".join([_headline(status, now), *_rows(status, width), *_remarks(status, now)])
+    is_styled = width is not None
+    headline = _headline(status, now)
+    name, _, rest = printable(headline).partition(": ")
+    style = _STATES.get(status.state) if status.process is not None else Style.WARNING
+    remarks = [
+        paint(printable(remark, keep="\n"), Style.BAD if "error: " in remark else Style.WARNING, on=is_styled)
+        for remark in _remarks(status, now)
+    ]
+    return "\n".join([f"{name}: {paint(rest, style, on=is_styled)}", *_rows(status, width), *remarks])
+
+
+_STATES = {"running": Style.GOOD, "stale": Style.BAD}
 
 
 def _headline(status: LinkStatus, now: float) -> str:
@@ -132,14 +146,14 @@ def _headline(status: LinkStatus, now: float) -> str:
 def _rows(status: LinkStatus, width: int | None) -> list[str]:
     if not status.partitions:
         return ["  nothing is mirrored yet"]
-    headings = ("SOURCE", "TARGET", "POSITION", "END", "LAG", "BYTES", "SECONDS", "RATE", "PASSED")
+    headings = ("source", "target", "position", "end", "lag", "bytes", "seconds", "rate", "passed")
     rows = [_row(each) for each in status.partitions]
     return [table(headings, rows, width=width, indent=2)]
 
 
 def _row(status: PartitionStatus) -> list[str]:
     lag = status.lag
-    return [
+    cells = [
         str(status.source),
         str(status.target),
         f"{status.position:,}",
@@ -150,6 +164,9 @@ def _row(status: PartitionStatus) -> list[str]:
         "-" if status.bytes_per_second is None else f"{show_size(round(status.bytes_per_second))}/s",
         "-" if status.share is None else _percent(status.share),
     ]
+    if status.error is not None:
+        return [Styled(cells[0], Style.BAD), *cells[1:]]
+    return faint(cells) if lag.records == 0 else cells
 
 
 def _remarks(status: LinkStatus, now: float) -> list[str]:
@@ -189,11 +206,11 @@ def moves_text(moves: Sequence[Move], *, width: int | None, reverse: bool) -> st
         ]
         for move in moves
     ]
-    before = "SOURCE HAD" if reverse else "TARGET HAD"
-    headings = ("GROUP", "SOURCE", "OFFSET", "TARGET", "OFFSET", before, "OUTCOME")
+    before = "source had" if reverse else "target had"
+    headings = ("group", "source", "offset", "target", "offset", before, "outcome")
     outcomes = dict.fromkeys(move.outcome for move in moves if move.outcome.name in _OUTCOMES)
     notes = [f"{outcome.value}: {_OUTCOMES[outcome.name]}" for outcome in outcomes]
-    return "\n".join([table(headings, rows, width=width, whole={"OUTCOME"}), *notes])
+    return "\n".join([table(headings, rows, width=width, whole={"outcome"}), *notes])
 
 
 def _percent(share: float) -> str:

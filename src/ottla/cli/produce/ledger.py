@@ -16,7 +16,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from ottla.cli.output.pace import Pace, progress_line, records_rate
 from ottla.cli.produce.rows import Rows
+from ottla.cli.values.quantities import show_size
 from ottla.errors import KeptInSpool, NotDelivered, OttlaError, RecordTooLarge
 from ottla.model import TopicPartition
 from ottla.produce import records as checks
@@ -24,6 +26,8 @@ from ottla.produce.delivery import BulkDelivery
 from ottla.produce.producer import Producer
 
 _RUNS_PER_TEXT = 20
+_LEAST_FOR_RATE = 1000
+"""Of fewer records, and of less than a second, a rate says nothing."""
 
 
 @dataclass(slots=True)
@@ -73,9 +77,21 @@ class Counts:
 
     def __str__(self) -> str:
         seconds = self.seconds
-        rate = self.delivered / max(seconds, 1e-3)
-        amount = f"{self.delivered:,} record{'s' if self.delivered != 1 else ''} delivered"
-        text = f"{amount} ({self.size_bytes / 1e6:,.1f} MB read) in {seconds:.1f} s, {rate:,.0f} a second"
+        text = f"{self.amount} in {seconds:.1f} s"
+        if seconds >= 1 and self.delivered >= _LEAST_FOR_RATE:
+            text += f", {self.delivered / seconds:,.0f} records/s"
+        return text + self.trouble
+
+    @property
+    def amount(self) -> str:
+        """What was delivered, and read for it."""
+        records = f"{self.delivered:,} record{'s' if self.delivered != 1 else ''}"
+        return f"{records} delivered ({show_size(self.size_bytes)} read)"
+
+    @property
+    def trouble(self) -> str:
+        """What was not delivered; empty if there is nothing."""
+        text = ""
         if self.failed:
             text += f"; {self.failed:,} not delivered"
         if self.kept:
@@ -104,6 +120,24 @@ class Counts:
                 for tp, arrived in sorted(self.arrived.items())
             ],
         }
+
+
+class Shown:
+    """The live line of a run: with a bar and the time left if it is known how much there is to read."""
+
+    def __init__(self, counts: Callable[[], Counts], *, total_bytes: int | None) -> None:
+        self._counts = counts
+        self._total_bytes = total_bytes
+        self._delivered, self._read = Pace(), Pace()
+
+    def line(self) -> str:
+        """Return the line of this moment."""
+        counts, now = self._counts(), time.monotonic()
+        self._delivered.observe(now, counts.delivered)
+        self._read.observe(now, counts.size_bytes)
+        pace = self._delivered if self._total_bytes is None else self._read
+        text = progress_line(counts.amount, records_rate(self._delivered), pace=pace, total=self._total_bytes)
+        return text + counts.trouble
 
 
 class Ledger:

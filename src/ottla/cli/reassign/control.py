@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -12,6 +12,7 @@ from ottla.cli.errors import CommandFailed
 from ottla.cli.options.common import json_option
 from ottla.cli.options.connection import with_admin
 from ottla.cli.options.types import parsed
+from ottla.cli.output.json_text import json_text
 from ottla.cli.reassign.options import parse_throttle, plan_argument
 
 if TYPE_CHECKING:
@@ -29,38 +30,43 @@ def _running(plan: Path) -> RunFiles:
     return files
 
 
+def _tell(files: RunFiles, text: str, *, as_json: bool, **changes: Any) -> None:
+    """Change what the run reads from its control file, and say so."""
+    files.set_control(replace(files.control(), **changes))
+    click.echo(json_text(changes) if as_json else text)
+
+
 @click.command()
 @plan_argument
-def pause(*, plan: Path) -> None:
+@json_option
+def pause(*, plan: Path, as_json: bool) -> None:
     """Have the run of PLAN begin no further moves. Those that run end.
 
     \b
     Examples:
       ottla reassign pause drain.json
     """
-    files = _running(plan)
-    files.set_control(replace(files.control(), is_paused=True))
-    click.echo("paused: moves that run end, no other begins")
+    _tell(_running(plan), "paused: moves that run end, no other begins", as_json=as_json, is_paused=True)
 
 
 @click.command()
 @plan_argument
-def resume(*, plan: Path) -> None:
+@json_option
+def resume(*, plan: Path, as_json: bool) -> None:
     """Have the paused run of PLAN go on.
 
     \b
     Examples:
       ottla reassign resume drain.json
     """
-    files = _running(plan)
-    files.set_control(replace(files.control(), is_paused=False))
-    click.echo("resumed")
+    _tell(_running(plan), "resumed", as_json=as_json, is_paused=False)
 
 
 @click.command()
 @plan_argument
 @click.argument("rate", callback=parsed(parse_throttle))
-def throttle(*, plan: Path, rate: int | str) -> None:
+@json_option
+def throttle(*, plan: Path, rate: int | str, as_json: bool) -> None:
     """Change the throttle of the run of PLAN to RATE: auto, none, or bytes per second of each broker.
 
     \b
@@ -68,9 +74,8 @@ def throttle(*, plan: Path, rate: int | str) -> None:
       ottla reassign throttle drain.json 100MB/s
       ottla reassign throttle drain.json auto
     """
-    files = _running(plan)
-    files.set_control(replace(files.control(), rate=rate))
-    click.echo(f"the run takes the throttle {rate if isinstance(rate, str) else f'{rate:,} bytes/s'} within seconds")
+    shown = rate if isinstance(rate, str) else f"{rate:,} bytes/s"
+    _tell(_running(plan), f"the run takes the throttle {shown} within seconds", as_json=as_json, rate=rate)
 
 
 @click.command()

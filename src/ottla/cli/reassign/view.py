@@ -35,7 +35,7 @@ def preview_text(plan: Plan, view: Preview, *, width: int | None) -> str:
         f" fullest broker: {view.fullest(False):.2f} times the mean before, {view.fullest(True):.2f} after"
     )
     changed = [row for row in view.brokers if _is_changed(row)]
-    headings = ("BROKER", "RACK", "REPLICAS", "AFTER", "LEADERS", "AFTER", "BYTES", "AFTER", "RECEIVES", "SENDS")
+    headings = ("broker", "rack", "replicas", "after", "leaders", "after", "bytes", "after", "receives", "sends")
     lines.append(table(headings, [_row(row) for row in changed[:_SHOWN]], width=width, indent=2))
     if len(changed) > _SHOWN:
         lines.append(f"  and {len(changed) - _SHOWN} more brokers; --json has all")

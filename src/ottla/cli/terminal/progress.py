@@ -16,6 +16,8 @@ from typing import Self
 
 import click
 
+from ottla.cli.output.styles import cut, visible
+from ottla.cli.terminal.screen import has_colors
 from ottla.text import printable
 
 _EVERY_SECONDS = 0.2
@@ -59,12 +61,14 @@ class LiveLine:
     def _draw(self) -> None:
         while not self._ended.wait(_EVERY_SECONDS):
             width = shutil.get_terminal_size().columns - 1
-            self._write(_CLEAR + self._status()[:width])
+            status = self._status()
+            self._write(_CLEAR + cut(status if has_colors() else visible(status), width))
 
     def _write(self, text: str) -> None:
         with self._lock:
             try:
-                click.echo(text, nl=False, err=True)
+                # Not for click to take out: only a terminal gets sequences.
+                click.echo(text, nl=False, err=True, color=True)
             except OSError:
                 # The unwritten text stays in the buffer, and would fail again when the interpreter exits.
                 sys.stderr = open(os.devnull, "w")  # noqa: SIM115 - open until then

@@ -13,6 +13,7 @@ from ottla.cli.errors import UsageError
 from ottla.cli.options.common import check_topic, json_option, topics_argument
 from ottla.cli.options.confirmation import confirm, dry_run_option, yes_option
 from ottla.cli.options.connection import with_admin
+from ottla.cli.options.internal import internal_option, is_internal_topic, say_hidden
 from ottla.cli.options.types import Integer, parsed
 from ottla.cli.output.json_text import json_text
 from ottla.cli.output.tables import terminal_width
@@ -55,11 +56,11 @@ topics.add_command(replicas)
 
 @topics.command("list")
 @click.option("--long", "-l", "is_long", is_flag=True, help="Also show partitions, replicas, records, size and state.")
-@click.option("--internal", is_flag=True, help="Also list Kafka's internal topics.")
+@internal_option
 @json_option
 @with_admin
 def list_topics(admin: Admin, *, is_long: bool, internal: bool, as_json: bool) -> None:
-    """List all topics except Kafka's internal ones.
+    """List all topics except those of Kafka and Ottla themselves.
 
     \b
     Examples:
@@ -69,7 +70,8 @@ def list_topics(admin: Admin, *, is_long: bool, internal: bool, as_json: bool) -
     """
     from ottla.cli.topics.view import overview, topic_dict
 
-    listed = [topic for topic in admin.describe_topics() if internal or not topic.internal]
+    existing = admin.describe_topics()
+    listed = [topic for topic in existing if internal or not (topic.internal or is_internal_topic(topic.name))]
     if as_json:
         names = [topic.name for topic in listed]
         click.echo(json_text([topic_dict(view) for view in _views(admin, listed)] if is_long else names))
@@ -79,6 +81,7 @@ def list_topics(admin: Admin, *, is_long: bool, internal: bool, as_json: bool) -
         click.echo(overview(_views(admin, listed), width=terminal_width()))
     else:
         click.echo("\n".join(printable(topic.name) for topic in listed))
+    say_hidden(sum(not topic.internal for topic in existing) - sum(not topic.internal for topic in listed), "topic")
 
 
 @topics.command()
@@ -245,8 +248,9 @@ def add_partitions(admin: Admin, *, name: str, total: int, dry_run: bool, as_jso
 @topics_argument
 @yes_option
 @dry_run_option
+@json_option
 @with_admin
-def delete(admin: Admin, *, topics: tuple[str, ...], yes: bool, dry_run: bool) -> None:
+def delete(admin: Admin, *, topics: tuple[str, ...], yes: bool, dry_run: bool, as_json: bool) -> None:
     """Delete topics with all their records. Asks for confirmation.
 
     Waits until no broker knows them.
@@ -267,12 +271,14 @@ def delete(admin: Admin, *, topics: tuple[str, ...], yes: bool, dry_run: bool) -
     for tp, log in logs.items():
         records[tp.topic] += len(log)
     summary = ", ".join(f"{printable(name)} (about {count:,} records)" for name, count in records.items())
-    if dry_run:
-        click.echo(f"would delete {summary}")
-        return
-    confirm(f"this deletes {summary}", yes=yes)
-    admin.delete_topics(topics)
-    click.echo(f"deleted {printable(', '.join(topics))}")
+    if not dry_run:
+        confirm(f"this deletes {summary}", yes=yes)
+        admin.delete_topics(topics)
+    if as_json:
+        shown = [{"name": name, "records_estimate": count} for name, count in records.items()]
+        click.echo(json_text({"deleted": not dry_run, "topics": shown}))
+    else:
+        click.echo(f"would delete {summary}" if dry_run else f"deleted {printable(', '.join(topics))}")
 
 
 def _views(

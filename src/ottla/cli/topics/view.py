@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from ottla.admin import ReplicaSizes, Setting, SettingSource, TopicDescription
+from ottla.cli.output.styles import Style, Styled, faint, paint
 from ottla.cli.output.tables import table
 from ottla.cli.topics.settings import show_meaning, show_setting, show_value
+from ottla.cli.values.numbers import thousands
 from ottla.cli.values.quantities import show_size
 from ottla.model import OffsetRange, TopicPartition
 from ottla.net.metadata import Partition
@@ -153,14 +155,14 @@ def _partition_dict(view: TopicView, partition: Partition) -> dict[str, Any]:
 
 def topic_text(view: TopicView, *, width: int | None) -> str:
     """Return a topic for people."""
-    parts = [headline(view)]
+    parts = [headline(view, is_styled=width is not None)]
     if view.settings is not None:
-        parts.append(_settings_table(view.settings, width) or "  all settings have their defaults")
+        parts.append(settings_text(view.settings, width) or "  all settings have their defaults")
     parts.append(_partitions_table(view, width))
     return "\n".join(parts)
 
 
-def headline(view: TopicView) -> str:
+def headline(view: TopicView, *, is_styled: bool = False) -> str:
     """Return a summary in a line or two."""
     topic = view.topic
     counted = f"{len(topic.partitions)} partition{'s' if len(topic.partitions) != 1 else ''}"
@@ -168,11 +170,13 @@ def headline(view: TopicView) -> str:
     size = show_size(view.size_bytes)
     internal = ", internal" if topic.internal else ""
     holds = f"about {view.records:,} records, {size} on disk"
-    lines = [f"{printable(topic.name)}: {counted}, {copies}, {holds}{internal}, id {topic.id}"]
+    name = paint(printable(topic.name), Style.STRONG, on=is_styled)
+    lines = [f"{name}: {counted}, {copies}, {holds}{internal}, id {topic.id}"]
     if view.settings:
         lines.append(f"  {printable(', '.join(_cleanup(view.settings)))}")
     for node, reason in view.away.items():
-        lines.append(f"  broker {node} did not return sizes: {printable(reason)}")
+        text = f"broker {node} did not return sizes: {printable(reason)}"
+        lines.append(f"  {paint(text, Style.WARNING, on=is_styled)}")
     return "\n".join(lines)
 
 
@@ -187,17 +191,18 @@ def _cleanup(settings: Mapping[str, Setting]) -> Iterator[str]:
 
 def overview(views: Sequence[TopicView], *, width: int | None) -> str:
     """Return a table of topics."""
-    rows = [
-        (
+    rows = []
+    for view in views:
+        cells = [
             view.topic.name,
-            str(len(view.topic.partitions)),
+            thousands(len(view.topic.partitions)),
             str(view.topic.replicas),
-            f"{view.records:,}",
+            thousands(view.records),
             show_size(view.size_bytes),
             _state(view),
-        )
-        for view in views
-    ]
+        ]
+        is_quiet = not view.records and not view.leaderless and not view.under_replicated
+        rows.append(faint(cells) if is_quiet else cells)
     return table(("topic", "partitions", "replicas", "records", "on disk", "state"), rows, width=width)
 
 
@@ -217,10 +222,20 @@ def _state(view: TopicView) -> str:
         problems.append(f"{view.leaderless} without leader")
     if view.under_replicated:
         problems.append(f"{view.under_replicated} under-replicated")
-    return ", ".join(problems) or "ok"
+    if not problems:
+        return Styled("ok", Style.GOOD)
+    return Styled(", ".join(problems), Style.BAD if view.leaderless else Style.WARNING)
 
 
-def _settings_table(settings: Mapping[str, Setting], width: int | None) -> str:
+def settings_text(settings: Mapping[str, Setting], width: int | None) -> str:
+    """Return what differs from the default as a table, and what was set to the default as a line."""
+    given = [setting for setting in settings.values() if not setting.is_default]
+    differing = [
+        setting
+        for setting in given
+        if setting.value is None or {setting.value} != {setting.default, _inherited(setting)}
+    ]
+    same = ", ".join(f"{setting.name}={setting.value}" for setting in given if setting not in differing)
     rows = [
         (
             setting.name,
@@ -228,10 +243,17 @@ def _settings_table(settings: Mapping[str, Setting], width: int | None) -> str:
             _default(setting),
             _SOURCES[setting.source],
         )
-        for setting in settings.values()
-        if not setting.is_default
+        for setting in differing
     ]
-    return table(("setting", "value", "default", "set by"), rows, width=width, indent=2) if rows else ""
+    lines = [table(("setting", "value", "default", "set by"), rows, width=width, indent=2)] if rows else []
+    if same:
+        lines.append(printable(f"  set to what is the default anyway: {same}"))
+    return "\n".join(lines)
+
+
+def _inherited(setting: Setting) -> str | None:
+    """Return what would apply without the topic's own value, as far as it is known."""
+    return setting.default if setting.inherited is None else setting.inherited
 
 
 def _default(setting: Setting) -> str:
@@ -244,20 +266,28 @@ def _partitions_table(view: TopicView, width: int | None) -> str:
     return table(headings, rows, width=width, indent=2)
 
 
-def _partition_row(view: TopicView, partition: Partition) -> tuple[str, ...]:
+def _partition_row(view: TopicView, partition: Partition) -> list[str]:
     log = view.log(partition)
     size = view.size(partition)
-    return (
+    faults = view.faults(partition)
+    has_leader, is_whole = partition.leader in view.alive, len(partition.isr) >= len(partition.replicas)
+    cells = [
         str(partition.index),
-        str(partition.leader) if partition.leader in view.alive else "-",
+        str(partition.leader) if has_leader else "-",
         _ids(partition.replicas),
         _ids(partition.isr) or "none",
-        "-" if log is None else str(log.start),
-        "-" if log is None else str(log.stop),
-        "-" if log is None else f"{len(log):,}",
+        thousands(None if log is None else log.start),
+        thousands(None if log is None else log.stop),
+        thousands(None if log is None else len(log)),
         "-" if size is None else show_size(size),
-        "; ".join(view.faults(partition)) or "ok",
-    )
+        "ok",
+    ]
+    if not faults:
+        return faint(cells) if log is not None and not len(log) else [*cells[:-1], Styled("ok", Style.GOOD)]
+    cells[-1] = Styled("; ".join(faults), Style.BAD if not has_leader else Style.WARNING)
+    if not is_whole:
+        cells[3] = Styled(cells[3], Style.WARNING)
+    return cells
 
 
 def _ids(ids: Sequence[int]) -> str:

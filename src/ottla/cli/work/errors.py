@@ -210,4 +210,4 @@ def _failure_dict(failure: Failure) -> dict[str, Any]:
 
 def _show_time(seconds: float) -> str:
     """Return a moment in UTC."""
-    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%SZ") if seconds > 0 else "-"
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ") if seconds > 0 else "-"

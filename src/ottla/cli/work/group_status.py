@@ -7,6 +7,7 @@ the brokers do not answer, the lag is unknown.
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -17,6 +18,8 @@ from ottla.engines.fleet.store import Store
 from ottla.engines.fleet.units import Counts, Node, Out, PartitionState, Snapshot
 from ottla.errors import OttlaError, StoreUnavailable
 from ottla.model import OffsetRange, TopicPartition
+
+_HISTORY = 60
 
 
 class PartitionStatus(NamedTuple):
@@ -74,6 +77,8 @@ class GroupStatus:
     """Partitions and topics that are not planned, with the reason from the planner."""
     rates: GroupRates | None = None
     """None in the first reading."""
+    history: tuple[float, ...] = ()
+    """Offsets per second between the last readings, the newest at the end."""
     problem: str = ""
     """Why the ends of logs are unknown."""
 
@@ -105,23 +110,29 @@ class StatusReader:
         self._counts: tuple[float, Counts] | None = None
         self._since: dict[tuple[OffsetRange, int], float] = {}
         self._reports: dict[str, tuple[float, Node, NodeRate]] = {}
+        self._history: deque[float] = deque(maxlen=_HISTORY)
 
     def read(self) -> GroupStatus:
         """Return the present state. Raises InputError if the store does not have the group."""
         snapshot = look(self._store, self._group)
         now = self._clock()
         stops, problem = self._stops(snapshot)
+        in_flight = self._in_flight(snapshot, now)  # before the rates, which end the first reading
+        rates = self._rates(snapshot.counts, now)
+        if rates is not None:
+            self._history.append(rates.offsets)
         return GroupStatus(
             group=self._group,
             store=self._store.address,
             planner=snapshot.planning_node,
             partitions=tuple(PartitionStatus(state, stops.get(state.partition)) for state in snapshot.partitions),
-            in_flight=self._in_flight(snapshot, now),
+            in_flight=in_flight,
             nodes=tuple(self._node_rate(node, now) for node in snapshot.nodes),
             topics=snapshot.topics,
             counts=snapshot.counts,
             halted=snapshot.halted,
-            rates=self._rates(snapshot.counts, now),
+            rates=rates,
+            history=tuple(self._history),
             problem=problem,
         )
 

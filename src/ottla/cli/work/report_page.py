@@ -141,7 +141,7 @@ def _summary(report: WorkReport) -> str:
 def _tables(report: WorkReport) -> list[tuple[str, Sequence[str], Rows]]:
     hours = [
         (
-            datetime.fromtimestamp(row.hour, UTC).strftime("%Y-%m-%d %H:00Z"),
+            datetime.fromtimestamp(row.hour, UTC).strftime("%Y-%m-%dT%H:00Z"),
             row.host or "(unknown)",
             f"{row.units:,}",
             f"{row.records:,}",

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
-import sys
 import time
 from contextlib import suppress
 from typing import TYPE_CHECKING
@@ -18,8 +16,10 @@ from ottla.cli.options.store import look, with_store
 from ottla.cli.options.types import Integer
 from ottla.cli.output.tables import terminal_width
 from ottla.cli.terminal.interruption import Interrupted, Interruption, output_pipe
+from ottla.cli.terminal.screen import Screen
 from ottla.cli.work.view import status_dict, status_text, unit_dict, units_text
 from ottla.errors import StoreUnavailable
+from ottla.text import printable
 
 if TYPE_CHECKING:
     from ottla.admin import Admin
@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from ottla.model import OffsetRange
 
 _WATCH_SECONDS = 1.0
-_REDRAW = "\x1b[H\x1b[J"
-_CLEAR = "\x1b[2J"
 
 
 @click.command()
@@ -58,11 +56,10 @@ def status(context: click.Context, /, admin: Admin, *, store: Store, group: str,
         _show(reader.read(), as_json=as_json)
         return
     with Interruption(output_pipe()) as interruption, suppress(Interrupted):
-        if sys.stdout.isatty() and not as_json:
-            click.echo(_CLEAR, nl=False)
+        screen = Screen(is_plain=as_json)
         while True:
             with suppress(BrokenPipeError):
-                _refresh(reader, interruption, as_json=as_json)
+                screen.show(_refreshed(reader, interruption, as_json=as_json))
             interruption.wait(lambda: time.sleep(_WATCH_SECONDS))
     context.exit(interruption.exit_code)
 
@@ -103,18 +100,15 @@ def _show(status: GroupStatus, *, as_json: bool) -> None:
     click.echo(json.dumps(status_dict(status)) if as_json else status_text(status, width=terminal_width()))
 
 
-def _refresh(reader: StatusReader, interruption: Interruption, *, as_json: bool) -> None:
+def _refreshed(reader: StatusReader, interruption: Interruption, *, as_json: bool) -> str:
     try:
         status = interruption.wait(reader.read)
     except StoreUnavailable as error:
-        text = json.dumps({"trouble": str(error)}) if as_json else str(error)
-    else:
-        problem = f"\n  lag is unknown: {status.problem}" if status.problem else ""
-        text = json.dumps(status_dict(status)) if as_json else status_text(status, width=terminal_width()) + problem
-    if sys.stdout.isatty() and not as_json:
-        rows = shutil.get_terminal_size().lines - 1
-        text = _REDRAW + "\n".join(text.splitlines()[:rows])
-    click.echo(text)
+        return json.dumps({"trouble": str(error)}) if as_json else str(error)
+    if as_json:
+        return json.dumps(status_dict(status))
+    problem = f"\n  lag is unknown: {printable(status.problem)}" if status.problem else ""
+    return status_text(status, width=terminal_width()) + problem
 
 
 def _waiting(store: Store, snapshot: Snapshot, topic: str | None, limit: int) -> list[OffsetRange]:

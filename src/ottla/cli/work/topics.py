@@ -12,6 +12,7 @@ from ottla.cli.options.common import json_option, topics_argument
 from ottla.cli.options.connection import with_admin
 from ottla.cli.options.store import look, with_store
 from ottla.cli.output.tables import table, terminal_width
+from ottla.cli.values.numbers import thousands
 from ottla.errors import InputError
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ def list_topics(*, store: Store, group: str, as_json: bool) -> None:
         click.echo(json.dumps([row._asdict() for row in rows]))
     elif rows:
         lines = [
-            (row.name, "yes" if row.planned else "no", *map(str, row[2:-1]), row.id or "not planned yet")
+            (row.name, "yes" if row.planned else "no", *map(thousands, row[2:-1]), row.id or "not planned yet")
             for row in rows
         ]
         headings = ("topic", "planned", "partitions", "waiting", "out", "failed", "id")

@@ -5,15 +5,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from ottla.cli.output.bars import bar, clock, sparkline
+from ottla.cli.output.styles import Style, Styled, faint, paint
 from ottla.cli.output.tables import table
+from ottla.cli.values.numbers import thousands
 from ottla.cli.values.quantities import show_duration
 from ottla.cli.values.unit_ids import unit_id
+from ottla.text import printable
 
 if TYPE_CHECKING:
     from ottla.cli.work.group_status import GroupStatus, NodeRate, PartitionStatus, UnitInFlight
     from ottla.engines.fleet.units import Out
     from ottla.model import OffsetRange
 
+_RATES = 10
+"""Readings whose rate says how long the rest takes."""
 _SHOWN_IN_FLIGHT = 10
 """How many units in flight `ottla work status` shows; `ottla work units` shows all."""
 
@@ -23,19 +29,25 @@ def status_text(status: GroupStatus, *, width: int | None) -> str:
     counts = status.counts
     planner = status.planner or "no node at the moment"
     lag = "unknown" if status.lag is None else f"{status.lag:,}"
+    is_styled = width is not None
+    failed = f"{status.given_up:,} on the error list"
     lines = [
-        f"group {status.group} at {status.store}: lag {lag}, {status.waiting:,} units waiting,"
-        f" {len(status.in_flight):,} in flight, {status.given_up:,} on the error list",
-        f"  planned by {planner}",
+        f"group {paint(printable(status.group), Style.STRONG, on=is_styled)} at {printable(status.store)}: lag {lag},"
+        f" {status.waiting:,} units waiting, {len(status.in_flight):,} in flight,"
+        f" {paint(failed, Style.BAD if status.given_up else None, on=is_styled)}",
+        f"  planned by {paint(printable(planner), None if status.planner else Style.WARNING, on=is_styled)}",
         f"  {counts.done:,} units done ({counts.offsets:,} offsets), {counts.failed:,} attempts failed,"
         f" {counts.reclaimed:,} taken over from dead nodes, {counts.given_back:,} given back",
     ]
     if status.rates is not None:
         rates = status.rates
-        lines.append(
-            f"  now {rates.done:,.1f} units/s, {rates.offsets:,.0f} offsets/s, {rates.failed:,.1f} failed attempts/s"
-        )
-    lines += [f"  not planned: {what}: {why}" for what, why in sorted(status.halted.items())]
+        now = f"now {rates.done:,.1f} units/s, {rates.offsets:,.0f} offsets/s, {rates.failed:,.1f} failed attempts/s"
+        sparks = sparkline(status.history, on=is_styled)
+        lines += [f"  {now}  {sparks}", f"  {_progress(status, is_styled=is_styled)}"] if is_styled else [f"  {now}"]
+    lines += [
+        "  " + paint(printable(f"not planned: {what}: {why}"), Style.WARNING, on=is_styled)
+        for what, why in sorted(status.halted.items())
+    ]
     for part in (
         _nodes_table(status.nodes, width),
         _in_flight_table(status.in_flight, width),
@@ -43,6 +55,14 @@ def status_text(status: GroupStatus, *, width: int | None) -> str:
     ):
         lines += [part] if part else []
     return "\n".join(lines)
+
+
+def _progress(status: GroupStatus, *, is_styled: bool) -> str:
+    """Return how much of what the logs hold is done, and how long the rest takes at the rate of the last readings."""
+    done, lag = status.counts.offsets, status.lag or 0
+    text = bar(done / (done + lag) if done + lag else 1.0, on=is_styled)
+    rate = sum(status.history[-_RATES:]) / max(1, len(status.history[-_RATES:]))
+    return f"{text}, {clock(lag / rate)} left" if lag and rate else text
 
 
 def status_dict(status: GroupStatus) -> dict[str, Any]:
@@ -70,9 +90,10 @@ def status_dict(status: GroupStatus) -> dict[str, Any]:
 def units_text(waiting: Sequence[OffsetRange], out: Sequence[Out], *, width: int | None) -> str:
     """Return a table of units, those in flight first."""
     rows = [
-        (unit_id(unit.range), "out", f"{len(unit.range)}", str(unit.attempt), unit.seen.lease.holder) for unit in out
+        (unit_id(unit.range), "out", thousands(len(unit.range)), str(unit.attempt), unit.seen.lease.holder)
+        for unit in out
     ]
-    rows += [(unit_id(unit), "waiting", f"{len(unit)}", "-", "") for unit in waiting]
+    rows += [(unit_id(unit), "waiting", thousands(len(unit)), "-", "") for unit in waiting]
     return table(("unit", "state", "offsets", "attempt", "holder"), rows, width=width)
 
 
@@ -153,20 +174,22 @@ def _in_flight_dict(unit: UnitInFlight) -> dict[str, Any]:
 
 
 def _partitions_table(partitions: Sequence[PartitionStatus], width: int | None) -> str:
-    rows = [
-        (
-            partition.state.partition.topic,
-            str(partition.state.partition.partition),
-            str(partition.state.done),
-            str(partition.state.planned),
-            "-" if partition.stop is None else str(partition.stop),
-            "-" if partition.lag is None else f"{partition.lag:,}",
-            str(partition.state.waiting),
-            str(partition.state.out),
-            str(partition.state.failed),
-        )
-        for partition in partitions
-    ]
+    rows = []
+    for partition in partitions:
+        state = partition.state
+        cells = [
+            state.partition.topic,
+            str(state.partition.partition),
+            thousands(state.done),
+            thousands(state.planned),
+            thousands(partition.stop),
+            thousands(partition.lag),
+            thousands(state.waiting),
+            thousands(state.out),
+            Styled(thousands(state.failed), Style.BAD) if state.failed else thousands(state.failed),
+        ]
+        is_quiet = partition.lag == 0 and not state.waiting and not state.out and not state.failed
+        rows.append(faint(cells) if is_quiet else cells)
     headings = ("topic", "partition", "done", "planned", "end", "lag", "waiting", "out", "failed")
     return table(headings, rows, width=width, indent=2) if rows else ""
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from ottla.gateway.access.gate import Gate
 from ottla.gateway.http.app import App, HotPath, Path, StreamPath
 from ottla.gateway.http.compat import Flasfka, Kafboy
 from ottla.gateway.http.counters import Counters
+from ottla.gateway.http.group_reads import GroupReads
 from ottla.gateway.http.native import Native
 from ottla.gateway.http.producing import Producing
 from ottla.gateway.http.reading import Reading
@@ -57,13 +60,20 @@ def cold_paths(producing: Producing, gate: Gate, *, is_honest: bool, compat: fro
     return paths
 
 
-def read_paths(reading: Reading) -> list[Path | StreamPath]:
+def read_paths(reading: Reading, groups: GroupReads) -> list[Path | StreamPath]:
     """Return the routes that read."""
     reads = Reads(reading)
+    group = "/v1/groups/{group}/topics/{topic}"
     records = "/v1/topics/{topic}/records"
     return [
         Path("GET", "/v1/topics/{topic}/partitions/{partition}/records", reads.partition, "Read a partition"),
         Path("GET", records, reads.topic, "Read all partitions, a page or a stream"),
+        Path("POST", group + "/fetch", groups.fetch, "Lease the next records of a group"),
+        Path("POST", group + "/acknowledge", groups.acknowledge, "Leased records are done"),
+        Path("POST", group + "/release", groups.release, "Give leased records back"),
+        Path("POST", group + "/extend", groups.extend, "Begin the time of a lease again"),
+        Path("GET", group, groups.state, "The state of a group"),
+        Path("DELETE", group, groups.delete, "Delete a group with its positions"),
     ]
 
 
@@ -71,7 +81,7 @@ def make_app(
     producing: Producing,
     gate: Gate,
     *,
-    reading: Reading,
+    reads: Iterable[Path | StreamPath],
     counters: Counters,
     is_honest: bool = True,
     compat: frozenset[str] = frozenset(),
@@ -82,7 +92,7 @@ def make_app(
         limits=producing.limits,
         counters=counters,
         hot=hot_paths(producing, gate, is_honest=is_honest),
-        paths=[*read_paths(reading), *cold_paths(producing, gate, is_honest=is_honest, compat=compat)],
+        paths=[*reads, *cold_paths(producing, gate, is_honest=is_honest, compat=compat)],
     )
 
 
