@@ -1,8 +1,10 @@
 # Everything from a bare Python 3.11+ and Java 17+: the environment is made in .venv on first use.
 #   make demo    the main job on real brokers, ends with a report
 #   make test    every test but the long ones
+#   make test-quick  what needs no Java: no brokers, no Spark
 #   make check   lint, format, types, import layers, sizes, words, spelling
 #   make bench   the benchmarks, side by side with their peers
+#   make dist    wheel and sdist in dist/, once version, tag and changelog agree
 #   make soak    the long tests, long fuzzing, minutes of faults on a producer, 5 GB read under faults, twenty kills of each pipeline
 
 PYTHON ?= python3
@@ -16,7 +18,7 @@ export UV_PYTHON_DOWNLOADS := never
 # Where the environment says not to keep compiled modules, each of hundreds of programs would compile all of them again.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help demo test check bench soak warm java clean
+.PHONY: help demo test test-quick check dist bench soak warm java clean
 .DEFAULT_GOAL := help
 
 help:
@@ -49,6 +51,15 @@ TOGETHER = -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 test: java $(STAMP) warm
 	@$(BIN)/pytest -m "not long" $(TOGETHER)
+
+test-quick: $(STAMP) warm
+	@$(BIN)/pytest -m "not broker and not java and not long" $(TOGETHER)
+
+dist: $(STAMP)
+	@$(BIN)/python -m checks.release
+	@rm -rf dist
+	@$(BIN)/hatchling build -d dist -t sdist -t wheel
+	@$(BIN)/python -m checks.contents dist
 
 check: $(STAMP)
 	@$(BIN)/ruff check .

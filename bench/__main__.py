@@ -1,4 +1,7 @@
-"""`python -m bench NAME [--json] [--save] [--quick]`: run one benchmark and print what it measured."""
+"""`python -m bench NAME [--json] [--save] [--quick]`: run one benchmark and print what it measured.
+
+`python -m bench plot` draws the newest results instead.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from bench import audit, consume, fleet, gateway, harness, mirror, operations, produce, scale, spark, start, wire
+from bench import audit, consume, fleet, gateway, harness, mirror, operations, plot, produce, scale, spark, start, wire
 
 BENCHES: dict[str, tuple[Callable[[harness.Effort], dict[str, Any]], Callable[[dict[str, Any]], str]]] = {
     "audit": (audit.run, audit.table),
@@ -28,11 +31,15 @@ BENCHES: dict[str, tuple[Callable[[harness.Effort], dict[str, Any]], Callable[[d
 def main(arguments: list[str] | None = None) -> int:
     """Run a benchmark; the result goes to standard output, progress to standard error."""
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
-    parser.add_argument("name", choices=sorted(BENCHES), help="which benchmark to run")
+    parser.add_argument("name", choices=sorted([*BENCHES, "plot"]), help="which benchmark to run, or plot")
     parser.add_argument("--json", action="store_true", help="print the whole result as JSON instead of a table")
     parser.add_argument("--save", action="store_true", help="also write bench/results/DATE-NAME.json")
     parser.add_argument("--quick", action="store_true", help="little data and few repeats: shows that it runs, no more")
     options = parser.parse_args(arguments)
+    if options.name == "plot":
+        for path in plot.write():
+            print(path.relative_to(harness.ROOT))
+        return 0
     run, table = BENCHES[options.name]
     result = run(harness.QUICK if options.quick else harness.FULL)
     print(json.dumps(result, indent=2) if options.json else table(result))

@@ -1,4 +1,4 @@
-"""Ottla: move Kafka data at wire speed from Python, and prove that none was lost.
+"""Ottla: Kafka as Arrow tables from Python, with a proof that no record was lost.
 
 The names below are the public API of this package. Each is imported when first used, so that `import ottla` stays
 cheap. Packages with their own API: `ottla.cluster` (local brokers), `ottla.testing` (a fake broker).

@@ -19,7 +19,7 @@ EXTRAS = {
     "operations": ("ortools",),
     "gateway": ("httptools", "starlette", "uvicorn", "uvloop"),
     "prometheus": ("prometheus_client",),
-    "spark": ("pyspark",),
+    "spark": ("py4j", "pyspark"),
 }
 """Optional dependencies by extra, with their import names."""
 

@@ -71,7 +71,7 @@ def test_a_missing_extra_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "psutil" else real(name))
     result = _run("cluster", "status")
     assert result.exit_code == 1
-    assert result.stderr == "error: 'ottla cluster' needs extra packages: pip install 'ottla[cluster]'\n"
+    assert result.stderr == "error: 'ottla cluster status' needs extra packages: pip install 'ottla[cluster]'\n"
 
 
 @pytest.mark.parametrize(

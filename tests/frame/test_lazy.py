@@ -138,7 +138,7 @@ def test_two_threads_use_two_names_for_the_first_time(names: tuple[str, str]) ->
         ("from ottla.cluster import TopicSpec, Condition", "cluster"),
         ("import ottla.spark; ottla.spark.session()", "spark"),
         ("from ottla.spark import OttlaSource", "spark"),
-        ("from ottla.cli import main; main(['rollup', '--help'])", "spark"),
+        ("from ottla.cli import main; main(['rollup', 't', '--window', '1m', '--count', '--to', 'u'])", "spark"),
         ("from ottla.cli import main; main(['cluster', 'up'])", "cluster"),
         ("from ottla.events import PrometheusSink; PrometheusSink()", "prometheus"),
         ("from ottla.engines.fleet.store import open_store; open_store('redis://h', 'g')", "fleet"),

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import assert_type
-
-import duckdb
-import polars as pl
+from typing import TYPE_CHECKING, assert_type
 
 import ottla
 from ottla.admin.committed import Committed
+
+if TYPE_CHECKING:
+    import duckdb
+    import polars as pl
 
 
 def of_a_producer(producer: ottla.Producer) -> None:

@@ -6,10 +6,11 @@ usage errors cost next to nothing.
 
 from __future__ import annotations
 
+import copy
 import importlib
 import importlib.util
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import click
@@ -47,23 +48,41 @@ class LazyGroup(click.Group):
         return sorted(self.entries)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import the command. Raises `CommandFailed` if its extra is not installed."""
+        """Import the command. Without its extra it shows its help, and raises `CommandFailed` when it is to run."""
         entry = self.entries.get(cmd_name)
         if entry is None:
             suggest(ctx, cmd_name, self.entries)
             return None
-        if not is_installed(entry.packages):
-            raise CommandFailed(
-                f"'{ctx.command_path} {cmd_name}' needs extra packages: pip install 'ottla[{entry.extra}]'"
-            )
         command = getattr(importlib.import_module(entry.module), cmd_name)
         assert isinstance(command, click.Command)
-        return command
+        return command if is_installed(entry.packages) else _without_extra(command, entry)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the overview from the summaries alone."""
         with formatter.section("Commands"):
             formatter.write_dl([(name, entry.summary) for name, entry in sorted(self.entries.items())])
+
+
+def _without_extra(command: click.Command, entry: Entry) -> click.Command:
+    """A copy that, like every command below it, says which extra is missing instead of running."""
+    command = copy.copy(command)
+    if isinstance(command, LazyGroup):
+        command.entries = {
+            name: replace(below, extra=entry.extra, packages=entry.packages) for name, below in command.entries.items()
+        }
+    elif isinstance(command, click.Group):
+        command.commands = {name: _without_extra(below, entry) for name, below in command.commands.items()}
+    else:
+        parse = command.parse_args
+
+        def parse_args(ctx: click.Context, args: list[str]) -> list[str]:
+            # Options may need the extra as well, to check what they are given.
+            if ctx.resilient_parsing or not {*ctx.help_option_names}.isdisjoint(args):
+                return parse(ctx, args)
+            raise CommandFailed(f"{ctx.command_path!r} needs extra packages: pip install 'ottla[{entry.extra}]'")
+
+        command.parse_args = parse_args  # type: ignore[method-assign]
+    return command
 
 
 def suggest(context: click.Context, name: str, commands: Collection[str]) -> None:

@@ -123,7 +123,7 @@ class _Ottla(LazyGroup):
 @click.version_option(__version__, prog_name="ottla")
 @click.pass_context
 def cli(context: click.Context, /) -> None:
-    """Move Kafka data at wire speed from Python, and prove that none was lost.
+    """Read and write Kafka, move it, and prove that no record was lost.
 
     \b
     Examples:

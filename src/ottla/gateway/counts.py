@@ -7,6 +7,7 @@ after is counted under `other`.
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterable
 from typing import NamedTuple
 
 MOST_TOPICS = 200
@@ -20,6 +21,34 @@ class Count(NamedTuple):
     name: str
     labels: tuple[tuple[str, str], ...]
     value: int
+
+
+_GAUGES = ("connections_open", "held")
+
+
+def text_of(listener: str, counts: Iterable[Count]) -> str:
+    """Return counters as Prometheus reads them: `ottla_gateway_LISTENER_NAME_total`."""
+    lines: list[str] = []
+    last = ""
+    counts = tuple(counts)
+    labelled = {count.name for count in counts if count.labels}
+    for count in counts:
+        if not count.labels and count.name in labelled:
+            continue  # the zero that stands for a counter until something is counted
+        is_gauge = count.name in _GAUGES
+        name = f"ottla_gateway_{listener}_{count.name}{'' if is_gauge else '_total'}"
+        if name != last:
+            lines.append(f"# TYPE {name} {'gauge' if is_gauge else 'counter'}")
+            last = name
+        labels = ",".join(f'{label}="{_escaped(value)}"' for label, value in count.labels)
+        lines.append(f"{name}{{{labels}}} {count.value}" if labels else f"{name} {count.value}")
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _escaped(value: str) -> str:
+    """Return the text of a label. Names of topics come from outside, whatever bytes they have."""
+    text = value.encode("utf-8", "replace").decode("utf-8")
+    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
 
 
 class Counts:

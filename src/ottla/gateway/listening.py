@@ -6,6 +6,8 @@ threads and sockets; the producer is not its own.
 
 from __future__ import annotations
 
+import socket
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from ottla.gateway.counts import Count
@@ -20,6 +22,12 @@ class Listener(Protocol):
 
     def start(self) -> None:
         """Open the sockets, all or none, and receive. Raises `OttlaError` with the address and the reason."""
+
+    def hand_over(self) -> Mapping[str, Sequence[socket.socket]]:
+        """Return copies of its sockets, by the names that `activation` knows, for the process that comes next.
+
+        Called before `stop_accepting`, if at all. Files of sockets stay for that process.
+        """
 
     def stop_accepting(self) -> None:
         """Take no more connections, and let no new sender find the socket. What has arrived is still read."""

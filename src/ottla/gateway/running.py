@@ -22,6 +22,8 @@ from ottla.errors import NotDelivered, OttlaError
 from ottla.events import PrometheusSink
 from ottla.gateway.access.gate import Access, Gate
 from ottla.gateway.access.rules import EVERYTHING
+from ottla.gateway.counts import text_of
+from ottla.gateway.datagram.listener import DatagramListener
 from ottla.gateway.http.app import Path, StreamPath
 from ottla.gateway.http.counters import Counters
 from ottla.gateway.http.directory import Directory
@@ -32,14 +34,18 @@ from ottla.gateway.http.producing import Producing
 from ottla.gateway.http.reading import Reading
 from ottla.gateway.http.routes import cold_paths, hot_paths, make_app, read_paths
 from ottla.gateway.http.server import HttpListener, bind
+from ottla.gateway.http.status_pages import status_paths
 from ottla.gateway.intake import Intake
 from ottla.gateway.keys.writer import KeyedWriter
+from ottla.gateway.listening import Listener
+from ottla.gateway.passing import OWN, for_socket, for_syslog
 from ottla.gateway.reading.groups import Groups
 from ottla.gateway.reading.log_reader import LogReader
 from ottla.gateway.reading.news import News
 from ottla.gateway.reading.pages import Pages
 from ottla.gateway.reading.readers import Readers
 from ottla.gateway.settings import LOOPBACK_HOSTS, Listen, Settings
+from ottla.gateway.syslog.listener import SyslogListener
 from ottla.produce.options import Batching, Buffering, Spool, WhenFull
 from ottla.produce.producer import Producer
 from ottla.wire.warm import warm
@@ -48,8 +54,8 @@ _log = logging.getLogger(__name__)
 _LEAST_FLUSH_SECONDS = 1.0
 
 
-class Listener(Protocol):
-    """What takes records from outside: HTTP, datagrams, syslog."""
+class Ending(Protocol):
+    """What the end of a gateway needs of HTTP and of the listeners that answer nothing."""
 
     def start(self) -> None:
         """Begin to take records. Raises `OttlaError`."""
@@ -70,7 +76,10 @@ class Gateway:
     def __init__(self, settings: Settings, *, sockets: Mapping[str, Sequence[socket.socket]] | None = None) -> None:
         self.settings = settings
         self.counters = Counters()
-        self.listeners: list[Listener] = []
+        self.listeners: list[Ending] = []
+        """All of them, HTTP first."""
+        self.silent: dict[str, Listener] = {}
+        """Those that answer nothing, by name: `socket`, `syslog`."""
         self.http_address: Listen | None = None
         self.ops_address: Listen | None = None
         self._sockets = {name: list(given) for name, given in (sockets or {}).items()}
@@ -111,7 +120,7 @@ class Gateway:
         if "http" in self._sockets:
             self._http = self._http_listener(intake)
             self.listeners.append(self._http)
-        # Datagram sockets and syslog add their listeners here.
+        self._add_silent(intake)
         for listener in self.listeners:
             listener.start()
         if "ops" in self._sockets:
@@ -125,7 +134,10 @@ class Gateway:
         """
         deadline = time.monotonic() + self.settings.limits.drain_seconds
         self._is_stopping = True
-        if not keep_sockets:
+        if keep_sockets:
+            for silent in self.silent.values():
+                self._sockets |= {OWN + name: list(given) for name, given in silent.hand_over().items()}
+        else:
             for sock in self._sockets.pop("http", []):
                 sock.close()
         if self._reading is not None:
@@ -142,6 +154,8 @@ class Gateway:
     def _close(self, *, keep_sockets: bool = False) -> None:
         if self._ops is not None:
             self._ops.close()
+        for silent in self.silent.values():
+            silent.close()
         try:
             self._resources.close()
         finally:
@@ -226,6 +240,19 @@ class Gateway:
             count=self.counters.hit,
         )
 
+    def _add_silent(self, intake: Intake) -> None:
+        """Make the listeners that answer nothing, on the sockets that were passed on, if there are any."""
+        settings = self.settings
+        to_socket = for_socket(settings.socket, self._sockets)
+        if to_socket is not None:
+            self.silent["socket"] = DatagramListener(to_socket, intake)
+        to_syslog = for_syslog(settings.syslog, self._sockets, is_insecure=settings.is_insecure)
+        if to_syslog is not None:
+            self.silent["syslog"] = SyslogListener(to_syslog, intake)
+        # Their descriptors have new owners.
+        self._sockets = {name: given for name, given in self._sockets.items() if name in ("http", "ops")}
+        self.listeners += self.silent.values()
+
     def _read_paths(self, gate: Gate) -> list[Path | StreamPath]:
         settings, limits = self.settings, self.settings.limits
         self._reading = reading = self._new_reading(gate)
@@ -262,8 +289,12 @@ class Gateway:
             openapi=getattr(self, "_openapi", {}),
         )
         limits = replace(self.settings.limits, body_bytes=1 << 16, connections=100)
-        app = make_ops_app(ops, Gate(Access(rules=(EVERYTHING,))), limits=limits)
+        app = make_ops_app(ops, Gate(Access(rules=(EVERYTHING,))), limits=limits, extra=self._status_pages())
         return HttpListener(app, self._sockets["ops"], name="ops", limits=limits)
+
+    def _status_pages(self) -> list[Path]:
+        listener = self.silent.get("socket")
+        return status_paths(listener.snapshot) if isinstance(listener, DatagramListener) else []
 
     def missing(self) -> dict[str, str]:
         """Return what keeps it from taking records, by name. Empty if nothing does."""
@@ -280,7 +311,8 @@ class Gateway:
     def _event_metrics(self) -> bytes:
         from prometheus_client import generate_latest
 
-        return generate_latest(self._registry)
+        counted = "".join(text_of(name, listener.counters()) for name, listener in self.silent.items())
+        return generate_latest(self._registry) + counted.encode()
 
     def _close_producer(self) -> None:
         try:

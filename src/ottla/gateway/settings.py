@@ -12,7 +12,9 @@ from ottla.errors import ConfigError
 from ottla.gateway.access.gate import Access
 from ottla.gateway.access.rules import EVERYTHING
 from ottla.gateway.access.tls import ServerTls
+from ottla.gateway.datagram.settings import DatagramSettings
 from ottla.gateway.http.limits import Limits
+from ottla.gateway.syslog.settings import SyslogSettings
 from ottla.net.access import ClusterAccess
 from ottla.tally.settings import Audit
 
@@ -83,6 +85,9 @@ class Settings:
     """Whether Idempotency-Key is served, which needs a topic and transactions."""
     keys_topic: str = "ottla-gateway-keys"
     audit: Audit | None = None
+    socket: DatagramSettings | None = None
+    """The socket in dory's format."""
+    syslog: SyslogSettings | None = None
     group_store: str | None = None
     """Where group reads keep positions and leases: `sqlite:///PATH` for one machine, `redis://...` for several."""
     unit_records: int = 1000
@@ -101,6 +106,8 @@ class Settings:
             raise ConfigError("logins by certificate need TLS with client_ca_file")
         if self.http is not None and not self.http.is_loopback:
             self.check_exposed(str(self.http))
+        if self.syslog is not None:
+            self._check_syslog(self.syslog)
 
     def check_exposed(self, where: str) -> None:
         """Raise `ConfigError` unless a listener that other machines can reach is guarded, or open on purpose."""
@@ -113,3 +120,16 @@ class Settings:
             raise ConfigError(
                 f"{where} can be reached from other machines: it needs {missing}, or the setting that lets anyone write"
             )
+
+    def _check_syslog(self, syslog: SyslogSettings) -> None:
+        """Raise `ConfigError` if strangers could send: without TLS and client certificates there is no login."""
+        if self.is_insecure or syslog.anyone_may_write:
+            return
+        is_guarded = syslog.server_tls is not None and syslog.server_tls.needs_certificate
+        open_to_all = (*syslog.udp, *syslog.tcp, *(() if is_guarded else syslog.tls))
+        for where in (Listen(*address) for address in open_to_all):
+            if not where.is_loopback:
+                raise ConfigError(
+                    f"syslog at {where} can be reached from other machines, and its senders have no login: use tls with"
+                    " client_ca_file and needs_certificate = true, or say anyone_may_write = true in its table"
+                )

@@ -13,14 +13,19 @@ from ottla.gateway.access.rates import Rates
 from ottla.gateway.access.rules import EVERYTHING, Rule, Verb, parse_verb
 from ottla.gateway.access.secrets import read_secrets
 from ottla.gateway.access.tls import ServerTls
+from ottla.gateway.datagram.from_table import datagram_settings
 from ottla.gateway.http.limits import Limits
 from ottla.gateway.settings import CLIENT, Settings, parse_listen
+from ottla.gateway.syslog.from_table import syslog_settings
 from ottla.jobs.mirror_file import brokers_of, parse_rate
 from ottla.net.access import ClusterAccess
 from ottla.settings_table import Table, load, shown
 from ottla.tally.settings import Audit
 
-_FILE = ("name", "cluster", "http", "ops", "access", "limits", "spool", "producer", "keys", "audit", "groups")
+_FILE = (
+    *("name", "cluster", "http", "ops", "access", "limits", "spool", "producer", "keys", "audit", "groups"),
+    *("socket", "syslog"),
+)
 _HTTP = ("listen", "cert_file", "key_file", "client_ca_file", "needs_certificate", "compat", "v2_status")
 _ACCESS = ("secrets_file", "certificates", "rules", "rates", "origins", "hosts", "anyone_may_write")
 _RULE = ("who", "topics", "verbs")
@@ -48,6 +53,8 @@ def read_settings(
         "v2_status": http.text("v2_status"),
         "limits": _limits(root.table("limits")),
         "audit": _audit(root.table("audit")),
+        "socket": datagram_settings(root.table("socket")) if "socket" in root.values else None,
+        "syslog": syslog_settings(root.table("syslog")) if "syslog" in root.values else None,
         **_spool(root.table("spool")),
         **_producer(root.table("producer")),
         **_keys(root.table("keys")),

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from ottla._lazy import EXTRAS
 from ottla.cli.errors import CommandFailed, UsageError
 from ottla.cli.options.bootstrap import bootstrap_option
 from ottla.cli.options.common import (
@@ -198,6 +199,7 @@ def archive(
     from ottla.jobs.archive_range import ArchiveRange
     from ottla.jobs.archiving import ArchiveRequest, Progress
     from ottla.jobs.brokers import Brokers
+    from ottla.lake import delta
     from ottla.lake.writer import FileOptions
 
     if follow and stop is not None:
@@ -212,6 +214,10 @@ def archive(
         raise UsageError(f"{'--master' if master else '--checkpoint'} needs --engine spark")
     if engine != "fleet" and store is not None:
         raise UsageError("--store needs --engine fleet")
+    if engine == "spark":
+        _spark_engine()
+    if layout["form"] == "delta":
+        delta.require()
     if engine == "fleet":
         store = store or find_store()
     nodes = None if store is None else open_store(store, JOBS)
@@ -309,7 +315,7 @@ def _spark_engine() -> Any:
     try:
         from ottla.cli.archive.spark import archive_by_spark
     except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] != "pyspark":
+        if (error.name or "").partition(".")[0] not in EXTRAS["spark"]:
             raise
         raise CommandFailed("--engine spark needs extra packages: pip install 'ottla[spark]'") from error
     return archive_by_spark

@@ -35,6 +35,8 @@ def check(file: Path, *, as_json: bool) -> None:
         "bootstrap": settings.cluster.bootstrap,
         "http": None if settings.http is None else str(settings.http),
         "ops": None if settings.ops is None else str(settings.ops),
+        "socket": [] if settings.socket is None else list(settings.socket.places),
+        "syslog": [] if settings.syslog is None else list(settings.syslog.places),
         "tls": settings.tls is not None,
         "login": access.needs_login,
         "secrets": sorted(access.secrets),

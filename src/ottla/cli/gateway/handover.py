@@ -14,6 +14,8 @@ import sys
 from collections.abc import Mapping, MutableMapping, Sequence
 from typing import NoReturn
 
+NAMES = ("http", "ops", "socket", "syslog", "syslog-tls", "own-socket", "own-syslog", "own-syslog-tls")
+"""What `FileDescriptorName` may be. Names with `own-` are for the sockets that a gateway leaves to the next one."""
 _FIRST = 3
 _ABOVE = 100
 """Where descriptors are out of the way of those that are being arranged."""
@@ -30,7 +32,7 @@ def given_sockets(environment: MutableMapping[str, str]) -> dict[str, list[socke
         sock = socket.socket(fileno=_FIRST + at)
         sock.set_inheritable(False)
         name = named[at] if at < len(named) else "http"
-        sockets.setdefault(name if name in ("http", "ops") else "http", []).append(sock)
+        sockets.setdefault(name if name in NAMES else "http", []).append(sock)
     return sockets
 
 

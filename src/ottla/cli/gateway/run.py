@@ -7,7 +7,7 @@ import signal
 import time
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
@@ -20,16 +20,34 @@ from ottla.text import printable
 
 if TYPE_CHECKING:
     from ottla.config import Security
+    from ottla.gateway.datagram.settings import DatagramSettings
     from ottla.gateway.running import Gateway
     from ottla.gateway.settings import Listen, Settings
+    from ottla.gateway.syslog.settings import SyslogSettings
 
 _WAIT_SECONDS = 0.1
+
+
+class SyslogPlace(NamedTuple):
+    """Where to take syslog: the kind (`udp`, `tcp`, `unix`) and the address, for `unix` a path."""
+
+    kind: str
+    where: Listen | str
 
 
 def _listen(text: str) -> Listen:
     from ottla.gateway.settings import parse_listen
 
     return parse_listen(text)
+
+
+def _syslog_place(text: str) -> SyslogPlace:
+    from ottla.gateway.settings import parse_listen
+
+    kind, separator, where = text.partition(":")
+    if kind not in ("udp", "tcp", "unix") or not separator or not where:
+        raise ValueError(f"{text!r} is not a place for syslog: write udp:PORT, tcp:HOST:PORT or unix:PATH")
+    return SyslogPlace(kind, where if kind == "unix" else parse_listen(where))
 
 
 @click.command()
@@ -42,6 +60,20 @@ def _listen(text: str) -> Listen:
 @click.option(
     "--ops", metavar="[HOST:]PORT", callback=parsed(_listen), help="Serve health, metrics and /openapi.json there."
 )
+@click.option(
+    "--socket",
+    type=click.Path(path_type=Path),
+    metavar="PATH",
+    help="Take messages in dory's format at this unix datagram socket.",
+)
+@click.option(
+    "--syslog",
+    multiple=True,
+    metavar="PLACE",
+    callback=parsed(_syslog_place),
+    help="Take syslog there: udp:[HOST:]PORT, tcp:[HOST:]PORT or unix:PATH. Repeatable; TLS and rules need --config.",
+)
+@click.option("--syslog-topic", metavar="TOPIC", help="Of syslog messages.  [default: syslog]")
 @click.option(
     "--spool",
     type=click.Path(file_okay=False, path_type=Path),
@@ -97,14 +129,16 @@ def run(
     Examples:
       ottla gateway run --http 8082
       ottla gateway run --http 8082 --ops 8083 --spool /var/lib/ottla/spool
+      ottla gateway run --socket /run/ottla/gateway.sock --syslog udp:5514 --syslog tcp:5514 --syslog-topic logs
       ottla gateway run --config /etc/ottla/gateway.toml
     """
     from ottla.gateway.running import Gateway
 
     sockets = given_sockets(os.environ)
     settings = _settings(config, bootstrap, security, given)
-    if settings.http is None and "http" not in sockets:
-        raise UsageError("nothing to listen on: pass --http PORT")
+    is_listening = (settings.http, settings.socket, settings.syslog) != (None, None, None)
+    if not is_listening and not set(sockets) - {"ops"}:
+        raise UsageError("nothing to listen on: pass --http PORT, --socket PATH or --syslog PLACE")
     gateway = Gateway(settings, sockets=sockets)
     restarting = _Asked(signal.SIGUSR2)
     with Stopping("stopping: finishing requests and flushing records; press Ctrl-C again to abort") as stopping:
@@ -159,6 +193,7 @@ def _settings(config: Path | None, bootstrap: str | None, security: Security, gi
     changed: dict[str, Any] = {name: given[name] for name in ("http", "ops", "name")}
     changed["spool"] = given["spool"]
     changed["max_record_bytes"] = given["max_record_size"]
+    changed["socket"], changed["syslog"] = _silent(given)
     changed["group_store"] = given["group_store"]
     changed["compat"] = frozenset(given["compat"]) or None
     changed["is_insecure"] = given["is_insecure"] or None
@@ -171,6 +206,35 @@ def _settings(config: Path | None, bootstrap: str | None, security: Security, gi
         return replace(read_settings(config, bootstrap=bootstrap, environment=os.environ), **known)
     access = ClusterAccess(bootstrap=bootstrap or find_bootstrap(), security=security, client_id=CLIENT)
     return Settings(cluster=access, **known)
+
+
+def _silent(given: dict[str, Any]) -> tuple[DatagramSettings | None, SyslogSettings | None]:
+    """Return the settings of the listeners that answer nothing, as far as options name them."""
+    from ottla.errors import ConfigError
+    from ottla.gateway.datagram.settings import DatagramSettings
+    from ottla.gateway.passing import DEFAULT_TOPIC
+    from ottla.gateway.syslog.settings import SyslogSettings
+
+    to_socket = None if given["socket"] is None else DatagramSettings(path=given["socket"])
+    places: tuple[SyslogPlace, ...] = given["syslog"]
+    if not places:
+        if given["syslog_topic"] is not None:
+            raise UsageError("--syslog-topic needs --syslog")
+        return to_socket, None
+    paths = [Path(str(place.where)) for place in places if place.kind == "unix"]
+    if len(paths) > 1:
+        raise UsageError("--syslog takes one unix:PATH")
+    by_kind = {kind: tuple(place.where for place in places if place.kind == kind) for kind in ("udp", "tcp")}
+    try:
+        settings = SyslogSettings(
+            topic=given["syslog_topic"] or DEFAULT_TOPIC,
+            udp=by_kind["udp"],  # type: ignore[arg-type]
+            tcp=by_kind["tcp"],  # type: ignore[arg-type]
+            path=paths[0] if paths else None,
+        )
+    except ConfigError as error:
+        raise UsageError(str(error)) from error
+    return to_socket, settings
 
 
 def _may_restart(config: Path | None, bootstrap: str | None, security: Security, given: dict[str, Any]) -> bool:
@@ -190,5 +254,8 @@ def _announce(gateway: Gateway) -> None:
         click.echo(f"gateway {settings.name!r}: {scheme}://{gateway.http_address}/v1/topics", err=True)
     if gateway.ops_address is not None:
         click.echo(f"gateway {settings.name!r}: http://{gateway.ops_address}/metrics", err=True)
+    for name, listener in gateway.silent.items():
+        for address in listener.addresses:
+            click.echo(printable(f"gateway {settings.name!r}: {name} at {address}"), err=True)
     if settings.is_insecure and gateway.http_address is not None and not gateway.http_address.is_loopback:
         click.echo("warning: anyone who can connect may write", err=True)

@@ -11,6 +11,7 @@ from importlib import resources
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+from ottla._lazy import EXTRAS
 from ottla.cli.errors import CommandFailed
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ def spark_session(app: str, master: str | None, conf: Mapping[str, str] = _NOTHI
     try:
         from ottla.spark.sessions import session
     except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] != "pyspark":
+        if (error.name or "").partition(".")[0] not in EXTRAS["spark"]:
             raise
         raise CommandFailed("this command needs Spark: pip install 'ottla[spark]'") from error
     logs = resources.files(__package__) / "log4j2.properties"

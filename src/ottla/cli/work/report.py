@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ottla._lazy import EXTRAS
 from ottla.cli.errors import CommandFailed, UsageError
 from ottla.cli.options.common import json_option, master_option
 from ottla.cli.options.types import Integer
@@ -86,7 +87,7 @@ def _import_report() -> Any:
     try:
         from ottla.spark import work_report
     except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] != "pyspark":
+        if (error.name or "").partition(".")[0] not in EXTRAS["spark"]:
             raise
         raise CommandFailed("'ottla work report' needs extra packages: pip install 'ottla[spark]'") from error
     return work_report

@@ -10,6 +10,7 @@ import socket
 import time
 from collections.abc import Callable
 from copy import deepcopy
+from pathlib import Path
 
 from ottla._version import VERSION
 from ottla.errors import ConfigError, OttlaError
@@ -80,6 +81,11 @@ class DatagramListener:
         self._delivering.start()
         for receiver in self._receivers:
             receiver.start()
+
+    def hand_over(self) -> dict[str, list[socket.socket]]:
+        """Return copies of its sockets by name for the process that comes next, which then owns their files."""
+        self._files.clear()
+        return {"socket": [receiver.socket.dup() for receiver in self._receivers]}
 
     def stop_accepting(self) -> None:
         """Remove the socket files and take no more connections."""
@@ -155,7 +161,7 @@ class DatagramListener:
             self._add_datagrams(sockets.unix_socket(settings.path, socket.SOCK_DGRAM, mode=settings.mode))
             self._files.append(sockets.file_of(settings.path))
         for descriptor in settings.datagram_descriptors:
-            sock = adopt(descriptor, kind=socket.SOCK_DGRAM, what=_WHAT)
+            sock = self._adopt(descriptor, socket.SOCK_DGRAM)
             sock.setblocking(False)
             self._add_datagrams(sock)
         if settings.stream_path is not None:
@@ -164,11 +170,18 @@ class DatagramListener:
         if settings.tcp is not None:
             self._add_stream(sockets.stream_listener(*settings.tcp))
         for descriptor in settings.stream_descriptors:
-            sock = adopt(descriptor, kind=socket.SOCK_STREAM, what=_WHAT)
+            sock = self._adopt(descriptor, socket.SOCK_STREAM)
             sock.setblocking(False)
             self._add_stream(sock)
         if not self._receivers:
             raise ConfigError(f"{_WHAT} has no place to listen: name a path, a stream path or a TCP port")
+
+    def _adopt(self, descriptor: int, kind: int) -> socket.socket:
+        """Take a socket that was passed on."""
+        sock = adopt(descriptor, kind=kind, what=_WHAT)
+        if self._settings.owns_files and sock.family == socket.AF_UNIX:
+            self._files.append(sockets.file_of(Path(os.fsdecode(sock.getsockname()))))
+        return sock
 
     def _add_datagrams(self, sock: socket.socket) -> None:
         settings = self._settings

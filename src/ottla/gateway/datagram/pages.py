@@ -17,7 +17,7 @@ from ottla.gateway.counts import Count
 from ottla.gateway.datagram.discards import Interval, Report
 
 _PLAIN, _JSON, _HTML = "text/plain; charset=utf-8", "application/json", "text/html; charset=utf-8"
-_UPDATE = "/metadata_update"
+UPDATE_PATH = "/metadata_update"
 
 
 class Queue(NamedTuple):
@@ -62,7 +62,7 @@ def respond(method: str, path: str, snapshot: Snapshot) -> Page:
     """Answer a request as dory does."""
     path = path.partition("?")[0]
     if method == "POST":
-        if path != _UPDATE:
+        if path != UPDATE_PATH:
             return _text(404, "not found\n")
         return _text(200, f"Metadata update initiated at {_seconds(snapshot.now)}\n")._replace(updates_metadata=True)
     if method not in ("GET", "HEAD"):
@@ -84,7 +84,7 @@ def _text(status: int, text: str) -> Page:
 
 def _home() -> str:
     rows = "".join(f'<li>{name}: <a href="/{name}/plain">plain</a> <a href="/{name}/json">json</a>' for name in _PAGES)
-    update = f'<form action="{_UPDATE}" method="post"><input type="submit" value="update metadata"></form>'
+    update = f'<form action="{UPDATE_PATH}" method="post"><input type="submit" value="update metadata"></form>'
     return f"<!DOCTYPE html><title>Ottla gateway</title><h1>Status</h1><ul>{rows}</ul>{update}\n"
 
 
@@ -285,3 +285,4 @@ _PAGES: dict[str, tuple[_Plain, _AsJson]] = {
     "queues": (_plain_queues, _queues),
     "metadata_fetch_time": (_plain_metadata, _metadata),
 }
+PAGE_NAMES = tuple(_PAGES)

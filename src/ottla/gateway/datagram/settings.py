@@ -29,6 +29,8 @@ class DatagramSettings:
     """Unix datagram sockets that systemd opened."""
     stream_descriptors: tuple[int, ...] = ()
     """Stream sockets that systemd opened, unix or TCP."""
+    owns_files: bool = False
+    """Whether the files of those sockets are removed at the end: a gateway passed them on, not systemd."""
     mode: int = 0o222
     """The rights of the unix sockets: all users of the machine may write."""
     datagram_bytes: int = 64 << 10
@@ -49,6 +51,12 @@ class DatagramSettings:
     full_seconds: float = FULL_SECONDS
     """How long senders wait while the producer has no room. Then messages are discarded and counted."""
     streams: StreamLimits = field(default_factory=StreamLimits)
+
+    @property
+    def places(self) -> tuple[str, ...]:
+        """Where it listens, as text."""
+        paths = [f"unix:{path}" for path in (self.path, self.stream_path) if path is not None]
+        return (*paths, *(() if self.tcp is None else ("tcp:{}:{}".format(*self.tcp),)))
 
     def __post_init__(self) -> None:
         if self.tcp is not None and not _is_loopback(self.tcp[0]):

@@ -148,6 +148,11 @@ class StreamReceiver:
         self._thread = threading.Thread(target=self._run, name="ottla-gateway-stream", daemon=True)
 
     @property
+    def is_tls(self) -> bool:
+        """Whether connections begin with a TLS handshake."""
+        return self._tls is not None
+
+    @property
     def connections(self) -> int:
         """How many connections are open."""
         return len(self._connections)

@@ -15,6 +15,7 @@ _KEYS = (
     *("topic", "rules", "udp", "tcp", "tls", "path", "stream_path", "mode"),
     *("cert_file", "key_file", "client_ca_file", "needs_certificate"),
     *("shape", "key", "headers", "framing", "timezone", "host"),
+    "anyone_may_write",
     *("frame_bytes", "datagram_bytes", "record_bytes", "receive_buffer_bytes", "linger", "full_seconds", "reuse_port"),
     *("connections", "pending_bytes", "handshake_seconds", "idle_seconds"),
 )
@@ -56,6 +57,7 @@ def syslog_settings(table: Table) -> SyslogSettings:
         reuse_port=flag(table, "reuse_port"),
         receive_buffer_bytes=whole(table, "receive_buffer_bytes"),
         host=table.text("host"),
+        anyone_may_write=flag(table, "anyone_may_write"),
     )
     rules = table.checked(lambda: tuple(map(rule_of, tables(table, "rules"))))
     return table.checked(lambda: SyslogSettings(topic=topic, rules=rules, streams=StreamLimits(**limits), **values))

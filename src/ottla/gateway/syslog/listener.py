@@ -5,9 +5,11 @@ Settings and an `Intake` come in. It is a `Listener`: what runs the gateway star
 
 from __future__ import annotations
 
+import os
 import socket
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 
@@ -63,6 +65,15 @@ class SyslogListener:
         parse(of_messages([b""], received_ms=0), clock_at(0, None))
         for receiver in self._receivers:
             receiver.start()
+
+    def hand_over(self) -> dict[str, list[socket.socket]]:
+        """Return copies of its sockets by name for the process that comes next, which then owns their files."""
+        self._files.clear()
+        found: dict[str, list[socket.socket]] = {}
+        for receiver in self._receivers:
+            name = "syslog-tls" if isinstance(receiver, StreamReceiver) and receiver.is_tls else "syslog"
+            found.setdefault(name, []).append(receiver.socket.dup())
+        return found
 
     def stop_accepting(self) -> None:
         """Remove the socket files and take no more connections."""
@@ -122,17 +133,24 @@ class SyslogListener:
         """Take the sockets that systemd opened."""
         settings = self._settings
         for descriptor in settings.udp_descriptors:
-            sock = adopt(descriptor, kind=socket.SOCK_DGRAM, what=_WHAT)
+            sock = self._adopt(descriptor, socket.SOCK_DGRAM)
             sockets.prepare_udp(sock, receive_bytes=settings.receive_buffer_bytes)
             self._add_datagrams(sock)
         for descriptor in settings.datagram_descriptors:
-            sock = adopt(descriptor, kind=socket.SOCK_DGRAM, what=_WHAT)
+            sock = self._adopt(descriptor, socket.SOCK_DGRAM)
             sock.setblocking(False)
             self._add_datagrams(sock)
         for descriptor in (*settings.tcp_descriptors, *settings.tls_descriptors, *settings.stream_descriptors):
-            sock = adopt(descriptor, kind=socket.SOCK_STREAM, what=_WHAT)
+            sock = self._adopt(descriptor, socket.SOCK_STREAM)
             sock.setblocking(False)
             self._add_stream(sock, is_tls=descriptor in settings.tls_descriptors)
+
+    def _adopt(self, descriptor: int, kind: int) -> socket.socket:
+        """Take a socket that was passed on."""
+        sock = adopt(descriptor, kind=kind, what=_WHAT)
+        if self._settings.owns_files and sock.family == socket.AF_UNIX:
+            self._files.append(sockets.file_of(Path(os.fsdecode(sock.getsockname()))))
+        return sock
 
     def _add_datagrams(self, sock: socket.socket) -> None:
         receiver = DatagramReceiver(

@@ -46,6 +46,10 @@ class SyslogSettings:
     """Unix datagram sockets."""
     stream_descriptors: tuple[int, ...] = ()
     """Unix stream sockets."""
+    owns_files: bool = False
+    """Whether the files of those sockets are removed at the end: a gateway passed them on, not systemd."""
+    anyone_may_write: bool = False
+    """Whether machines beyond this one may send without a client certificate."""
     mode: int = 0o666
     shape: Shape = Shape.RAW
     key: Key = Key.HOST
@@ -66,6 +70,13 @@ class SyslogSettings:
     streams: StreamLimits = field(default_factory=StreamLimits)
     host: str = field(default_factory=socket.gethostname)
     """Stands for messages without a host that came through a unix socket."""
+
+    @property
+    def places(self) -> tuple[str, ...]:
+        """Where it listens, as text."""
+        paths = [f"unix:{path}" for path in (self.path, self.stream_path) if path is not None]
+        named = (("udp", self.udp), ("tcp", self.tcp), ("tls", self.tls))
+        return (*paths, *(f"{kind}:{host}:{port}" for kind, found in named for host, port in found))
 
     def __post_init__(self) -> None:
         Topics(self.rules, default=self.topic)
