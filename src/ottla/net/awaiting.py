@@ -49,7 +49,7 @@ async def on_thread(call: Callable[[], T], *, may_be_left: bool = False) -> T:
         except BaseException as error:
             future.set_exception(error)
 
-    # A daemon: a program that ends does not wait for a call that nobody waits for.
+    # A daemon: a program that ends does not wait for a call that its task has left.
     threading.Thread(target=run, name="ottla-await", daemon=True).start()
     cancelled: CancelledError | None = None
     while not future.done():
