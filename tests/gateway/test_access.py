@@ -20,10 +20,10 @@ from ottla.gateway.access.gate import Access, Gate
 from ottla.gateway.access.rates import Buckets, Rates
 from ottla.gateway.access.rules import ANONYMOUS, Rule, Verb, is_allowed
 from ottla.gateway.access.secrets import Hashed, hash_secret, line_of, new_token, parse_secrets
-from ottla.gateway.access.tls import ServerTls
 from ottla.gateway.http.guard import Connection
 from ottla.gateway.http.problems import Problem
 from ottla.gateway.settings import Listen, parse_listen
+from ottla.gateway.tls import ServerTls
 
 _SECRET = "correct horse battery"
 
@@ -150,7 +150,7 @@ def test_a_certificate_is_a_login(tmp_path: Path) -> None:
             return receive(sock)
         return b""
 
-    with plain_listener(access=access, tls=tls.context()) as plain:
+    with plain_listener(access=access, tls=tls.context("http/1.1")) as plain:
         assert b'"by":"billing"' in ask(authority)
         assert statuses(ask(None)) == [401]
         assert ask(stranger) == b""

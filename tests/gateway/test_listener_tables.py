@@ -12,11 +12,11 @@ from ottla.gateway.datagram.from_table import datagram_settings
 from ottla.gateway.datagram.settings import DatagramSettings
 from ottla.gateway.receiving.cutting import Framing
 from ottla.gateway.receiving.streams import StreamLimits
-from ottla.gateway.receiving.tls import ServerTls
 from ottla.gateway.syslog.from_table import syslog_settings
 from ottla.gateway.syslog.rules import Rule
 from ottla.gateway.syslog.settings import SyslogSettings
 from ottla.gateway.syslog.shapes import Key, Shape
+from ottla.gateway.tls import ServerTls
 from ottla.settings_table import Table
 
 _FOLDER = Path("/etc/ottla")

@@ -22,7 +22,7 @@ from ottla.gateway.receiving import sockets
 from ottla.gateway.receiving.cutting import Framing, SyslogCutting
 from ottla.gateway.receiving.datagrams import DatagramReceiver
 from ottla.gateway.receiving.streams import StreamLimits, StreamReceiver
-from ottla.gateway.receiving.tls import ServerTls
+from ottla.gateway.tls import ServerTls
 from ottla.wire.kernels.framing import CUT, DESYNCHRONISED, TRUNCATED, WHOLE
 
 from .recording import Recording
@@ -141,15 +141,14 @@ def test_a_unix_socket_makes_senders_wait_instead_of_losing_anything(stand: _Sta
 
 
 def test_draining_takes_what_was_sent_before(stand: _Stand) -> None:
-    udp, tcp = stand.datagrams(_udp(), linger=5.0), stand.stream(linger=5.0)
+    # The linger is longer than the drains are given: they succeed only because it does not delay the end.
+    udp, tcp = stand.datagrams(_udp(), linger=60.0), stand.stream(linger=60.0)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender, _connected(tcp) as connection:
         for number in range(200):
             sender.sendto(b"u%d" % number, udp.socket.getsockname())
         connection.sendall(b"".join(b"<1>t%d\n" % number for number in range(200)) + b"<1>half")
-        began = time.monotonic()
         assert udp.drain(30)
         assert tcp.drain(30)
-        assert time.monotonic() - began < 4, "the linger does not delay the end"
     texts = [(text, mark) for text, mark, _ in stand.recording.messages]
     assert [text for text, _ in texts if text.startswith(b"u")] == [b"u%d" % number for number in range(200)]
     lines = [entry for entry in texts if entry[0].startswith(b"<")]

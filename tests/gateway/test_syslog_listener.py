@@ -22,11 +22,11 @@ from tests.waiting import eventually
 from ottla.cluster import LocalCluster
 from ottla.errors import ConfigError, InputError
 from ottla.gateway.intake import Intake
-from ottla.gateway.receiving.tls import ServerTls
 from ottla.gateway.syslog.listener import SyslogListener
 from ottla.gateway.syslog.rules import Rule, rule_of
 from ottla.gateway.syslog.settings import SyslogSettings
 from ottla.gateway.syslog.shapes import HEADERS, Key, Shape
+from ottla.gateway.tls import ServerTls
 
 from .logs import Logged, intake, logged, new_topic
 from .syslog_lines import SOUND

@@ -236,7 +236,7 @@ class Gateway:
             app,
             self._sockets["http"],
             limits=settings.limits,
-            tls=None if settings.tls is None else settings.tls.context(),
+            tls=None if settings.tls is None else settings.tls.context("http/1.1"),
             count=self.counters.hit,
         )
 

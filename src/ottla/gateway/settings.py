@@ -11,10 +11,10 @@ from typing import NamedTuple
 from ottla.errors import ConfigError
 from ottla.gateway.access.gate import Access
 from ottla.gateway.access.rules import EVERYTHING
-from ottla.gateway.access.tls import ServerTls
 from ottla.gateway.datagram.settings import DatagramSettings
 from ottla.gateway.http.limits import Limits
 from ottla.gateway.syslog.settings import SyslogSettings
+from ottla.gateway.tls import ServerTls
 from ottla.net.access import ClusterAccess
 from ottla.tally.settings import Audit
 

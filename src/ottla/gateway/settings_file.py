@@ -12,11 +12,11 @@ from ottla.gateway.access.gate import Access
 from ottla.gateway.access.rates import Rates
 from ottla.gateway.access.rules import EVERYTHING, Rule, Verb, parse_verb
 from ottla.gateway.access.secrets import read_secrets
-from ottla.gateway.access.tls import ServerTls
 from ottla.gateway.datagram.from_table import datagram_settings
 from ottla.gateway.http.limits import Limits
 from ottla.gateway.settings import CLIENT, Settings, parse_listen
 from ottla.gateway.syslog.from_table import syslog_settings
+from ottla.gateway.tls import ServerTls
 from ottla.jobs.mirror_file import brokers_of, parse_rate
 from ottla.net.access import ClusterAccess
 from ottla.settings_table import Table, load, shown

@@ -1,4 +1,4 @@
-"""Who may do what through a gateway: identities, hashed secrets, rules, rates and TLS.
+"""Who may do what through a gateway: identities, hashed secrets, rules and rates.
 
-`secrets.py`, `rules.py` and `rates.py` are pure; `gate.py` decides about a request, `tls.py` makes contexts.
+`secrets.py`, `rules.py` and `rates.py` are pure; `gate.py` decides about a request.
 """

@@ -10,11 +10,9 @@ import socket
 import time
 from collections.abc import Callable
 from copy import deepcopy
-from pathlib import Path
 
 from ottla._version import VERSION
 from ottla.errors import ConfigError, OttlaError
-from ottla.gateway.activation import adopt
 from ottla.gateway.counts import Count, Counts
 from ottla.gateway.datagram.delivering import Delivering
 from ottla.gateway.datagram.discards import Discards
@@ -29,6 +27,7 @@ from ottla.gateway.receiving import sockets
 from ottla.gateway.receiving.arrivals import of_messages
 from ottla.gateway.receiving.cutting import SizedCutting
 from ottla.gateway.receiving.datagrams import DatagramReceiver
+from ottla.gateway.receiving.receivers import Receivers
 from ottla.gateway.receiving.streams import StreamReceiver
 from ottla.produce.route import Partitions
 
@@ -58,8 +57,7 @@ class DatagramListener:
             held_bytes=settings.held_bytes,
             held_seconds=settings.held_seconds,
         )
-        self._receivers: list[DatagramReceiver | StreamReceiver] = []
-        self._files: list[sockets.SocketFile] = []
+        self._receivers = Receivers(_WHAT, owns_files=settings.owns_files)
         self._addresses: tuple[str, ...] = ()
         self._is_closed = False
 
@@ -75,51 +73,40 @@ class DatagramListener:
         except BaseException:
             self.close()
             raise
-        self._addresses = tuple(sockets.shown(receiver.socket) for receiver in self._receivers)
+        self._addresses = self._receivers.addresses
         # Loads the kernels: the first message does not wait for them.
         read_all(of_messages([b""], received_ms=0))
         self._delivering.start()
-        for receiver in self._receivers:
-            receiver.start()
+        self._receivers.start()
 
     def hand_over(self) -> dict[str, list[socket.socket]]:
         """Return copies of its sockets by name for the process that comes next, which then owns their files."""
-        self._files.clear()
+        self._receivers.leave_files()
         return {"socket": [receiver.socket.dup() for receiver in self._receivers]}
 
     def stop_accepting(self) -> None:
         """Remove the socket files and take no more connections."""
-        for file in self._files:
-            sockets.remove(file)
-        self._files.clear()
-        for receiver in self._receivers:
-            if isinstance(receiver, StreamReceiver):
-                receiver.stop_accepting()
+        self._receivers.stop_accepting()
 
     def drain(self, timeout: float) -> bool:
         """Read what has arrived and hand it over. Returns whether that was done in time."""
         until = time.monotonic() + timeout
-        self.stop_accepting()
-        # All begin to end before any is waited for.
-        done = [receiver.drain(0) for receiver in self._receivers]
-        done = [receiver.drain(max(0.0, until - time.monotonic())) for receiver in self._receivers]
-        return self._delivering.drain(max(0.0, until - time.monotonic())) and all(done)
+        is_done = self._receivers.drain(until)
+        return self._delivering.drain(max(0.0, until - time.monotonic())) and is_done
 
     def close(self) -> None:
         """End at once. What waits for partitions is discarded and counted."""
         if self._is_closed:
             return
         self._is_closed = True
-        self.stop_accepting()
+        self._receivers.stop_accepting()
         self._handing.close()
-        for receiver in self._receivers:
-            receiver.close()
+        self._receivers.close()
         self._delivering.close()
 
     def counters(self) -> tuple[Count, ...]:
         """Return what was counted so far."""
-        connections = sum(receiver.connections for receiver in self._receivers if isinstance(receiver, StreamReceiver))
-        now = (Count("connections_open", (), connections), Count("held", (), self._delivering.held))
+        now = (Count("connections_open", (), self._receivers.connections), Count("held", (), self._delivering.held))
         return tuple(sorted((*self._counts.snapshot(), *now)))
 
     def snapshot(self) -> Snapshot:
@@ -158,30 +145,19 @@ class DatagramListener:
     def _open(self) -> None:
         settings = self._settings
         if settings.path is not None:
-            self._add_datagrams(sockets.unix_socket(settings.path, socket.SOCK_DGRAM, mode=settings.mode))
-            self._files.append(sockets.file_of(settings.path))
+            self._add_datagrams(self._receivers.unix_socket(settings.path, socket.SOCK_DGRAM, mode=settings.mode))
         for descriptor in settings.datagram_descriptors:
-            sock = self._adopt(descriptor, socket.SOCK_DGRAM)
-            sock.setblocking(False)
+            sock = self._receivers.adopt(descriptor, socket.SOCK_DGRAM)
             self._add_datagrams(sock)
         if settings.stream_path is not None:
-            self._add_stream(sockets.unix_socket(settings.stream_path, socket.SOCK_STREAM, mode=settings.mode))
-            self._files.append(sockets.file_of(settings.stream_path))
+            self._add_stream(self._receivers.unix_socket(settings.stream_path, socket.SOCK_STREAM, mode=settings.mode))
         if settings.tcp is not None:
             self._add_stream(sockets.stream_listener(*settings.tcp))
         for descriptor in settings.stream_descriptors:
-            sock = self._adopt(descriptor, socket.SOCK_STREAM)
-            sock.setblocking(False)
+            sock = self._receivers.adopt(descriptor, socket.SOCK_STREAM)
             self._add_stream(sock)
         if not self._receivers:
             raise ConfigError(f"{_WHAT} has no place to listen: name a path, a stream path or a TCP port")
-
-    def _adopt(self, descriptor: int, kind: int) -> socket.socket:
-        """Take a socket that was passed on."""
-        sock = adopt(descriptor, kind=kind, what=_WHAT)
-        if self._settings.owns_files and sock.family == socket.AF_UNIX:
-            self._files.append(sockets.file_of(Path(os.fsdecode(sock.getsockname()))))
-        return sock
 
     def _add_datagrams(self, sock: socket.socket) -> None:
         settings = self._settings
@@ -193,7 +169,7 @@ class DatagramListener:
             linger=settings.linger,
             clock=self._clock,
         )
-        self._receivers.append(receiver)
+        self._receivers.add(receiver)
 
     def _add_stream(self, sock: socket.socket) -> None:
         settings = self._settings
@@ -206,7 +182,7 @@ class DatagramListener:
             linger=settings.linger,
             clock=self._clock,
         )
-        self._receivers.append(receiver)
+        self._receivers.add(receiver)
 
     def _handling(self, *, is_tcp: bool) -> Handling:
         return Handling(self._delivering, self._losses, record_bytes=self._settings.record_bytes, is_tcp=is_tcp)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from ottla.gateway.receiving.cutting import Framing
 from ottla.gateway.receiving.streams import StreamLimits
-from ottla.gateway.receiving.tls import ServerTls
 from ottla.gateway.syslog.rules import rule_of
 from ottla.gateway.syslog.settings import SyslogSettings
 from ottla.gateway.syslog.shapes import Key, Shape
 from ottla.gateway.table_values import addresses, choice, flag, linger, mode, tables, whole, without_missing
+from ottla.gateway.tls import ServerTls
 from ottla.settings_table import Table
 
 _KEYS = (

@@ -5,16 +5,13 @@ Settings and an `Intake` come in. It is a `Listener`: what runs the gateway star
 
 from __future__ import annotations
 
-import os
 import socket
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 
 from ottla.errors import ConfigError, OttlaError
-from ottla.gateway.activation import adopt
 from ottla.gateway.counts import Count, Counts
 from ottla.gateway.handing import Handing
 from ottla.gateway.intake import Intake
@@ -22,6 +19,7 @@ from ottla.gateway.receiving import sockets
 from ottla.gateway.receiving.arrivals import Arrivals, of_messages
 from ottla.gateway.receiving.cutting import SyslogCutting
 from ottla.gateway.receiving.datagrams import DatagramReceiver
+from ottla.gateway.receiving.receivers import Receivers
 from ottla.gateway.receiving.streams import StreamReceiver
 from ottla.gateway.syslog.clock import clock_at, zone_named
 from ottla.gateway.syslog.parsing import ERROR_NAMES, parse
@@ -43,8 +41,7 @@ class SyslogListener:
         self._handing = Handing(intake, full_seconds=settings.full_seconds)
         self._clock = clock
         self._counts = Counts("received", "received_bytes", "messages", "dropped_by_system", "lost")
-        self._receivers: list[DatagramReceiver | StreamReceiver] = []
-        self._files: list[sockets.SocketFile] = []
+        self._receivers = Receivers(_WHAT, owns_files=settings.owns_files)
         self._addresses: tuple[str, ...] = ()
         self._is_closed = False
 
@@ -60,15 +57,14 @@ class SyslogListener:
         except BaseException:
             self.close()
             raise
-        self._addresses = tuple(sockets.shown(receiver.socket) for receiver in self._receivers)
+        self._addresses = self._receivers.addresses
         # Loads the kernels: the first message does not wait for them.
         parse(of_messages([b""], received_ms=0), clock_at(0, None))
-        for receiver in self._receivers:
-            receiver.start()
+        self._receivers.start()
 
     def hand_over(self) -> dict[str, list[socket.socket]]:
         """Return copies of its sockets by name for the process that comes next, which then owns their files."""
-        self._files.clear()
+        self._receivers.leave_files()
         found: dict[str, list[socket.socket]] = {}
         for receiver in self._receivers:
             name = "syslog-tls" if isinstance(receiver, StreamReceiver) and receiver.is_tls else "syslog"
@@ -77,36 +73,24 @@ class SyslogListener:
 
     def stop_accepting(self) -> None:
         """Remove the socket files and take no more connections."""
-        for file in self._files:
-            sockets.remove(file)
-        self._files.clear()
-        for receiver in self._receivers:
-            if isinstance(receiver, StreamReceiver):
-                receiver.stop_accepting()
+        self._receivers.stop_accepting()
 
     def drain(self, timeout: float) -> bool:
         """Read what has arrived and hand it over. Returns whether that was done in time."""
-        until = time.monotonic() + timeout
-        self.stop_accepting()
-        for receiver in self._receivers:  # all begin to end before any is waited for
-            receiver.drain(0)
-        done = [receiver.drain(max(0.0, until - time.monotonic())) for receiver in self._receivers]
-        return all(done)
+        return self._receivers.drain(time.monotonic() + timeout)
 
     def close(self) -> None:
         """End at once."""
         if self._is_closed:
             return
         self._is_closed = True
-        self.stop_accepting()
+        self._receivers.stop_accepting()
         self._handing.close()
-        for receiver in self._receivers:
-            receiver.close()
+        self._receivers.close()
 
     def counters(self) -> tuple[Count, ...]:
         """Return what was counted so far."""
-        connections = sum(receiver.connections for receiver in self._receivers if isinstance(receiver, StreamReceiver))
-        return tuple(sorted((*self._counts.snapshot(), Count("connections_open", (), connections))))
+        return tuple(sorted((*self._counts.snapshot(), Count("connections_open", (), self._receivers.connections))))
 
     def _open(self) -> None:
         settings = self._settings
@@ -120,11 +104,9 @@ class SyslogListener:
         for host, port in settings.tls:
             self._add_stream(sockets.stream_listener(host, port, reuse_port=reuse), is_tls=True)
         if settings.path is not None:
-            self._add_datagrams(sockets.unix_socket(settings.path, socket.SOCK_DGRAM, mode=settings.mode))
-            self._files.append(sockets.file_of(settings.path))
+            self._add_datagrams(self._receivers.unix_socket(settings.path, socket.SOCK_DGRAM, mode=settings.mode))
         if settings.stream_path is not None:
-            self._add_stream(sockets.unix_socket(settings.stream_path, socket.SOCK_STREAM, mode=settings.mode))
-            self._files.append(sockets.file_of(settings.stream_path))
+            self._add_stream(self._receivers.unix_socket(settings.stream_path, socket.SOCK_STREAM, mode=settings.mode))
         self._open_passed()
         if not self._receivers:
             raise ConfigError(f"{_WHAT} has no place to listen: name a port or a path")
@@ -133,24 +115,15 @@ class SyslogListener:
         """Take the sockets that systemd opened."""
         settings = self._settings
         for descriptor in settings.udp_descriptors:
-            sock = self._adopt(descriptor, socket.SOCK_DGRAM)
+            sock = self._receivers.adopt(descriptor, socket.SOCK_DGRAM)
             sockets.prepare_udp(sock, receive_bytes=settings.receive_buffer_bytes)
             self._add_datagrams(sock)
         for descriptor in settings.datagram_descriptors:
-            sock = self._adopt(descriptor, socket.SOCK_DGRAM)
-            sock.setblocking(False)
+            sock = self._receivers.adopt(descriptor, socket.SOCK_DGRAM)
             self._add_datagrams(sock)
         for descriptor in (*settings.tcp_descriptors, *settings.tls_descriptors, *settings.stream_descriptors):
-            sock = self._adopt(descriptor, socket.SOCK_STREAM)
-            sock.setblocking(False)
+            sock = self._receivers.adopt(descriptor, socket.SOCK_STREAM)
             self._add_stream(sock, is_tls=descriptor in settings.tls_descriptors)
-
-    def _adopt(self, descriptor: int, kind: int) -> socket.socket:
-        """Take a socket that was passed on."""
-        sock = adopt(descriptor, kind=kind, what=_WHAT)
-        if self._settings.owns_files and sock.family == socket.AF_UNIX:
-            self._files.append(sockets.file_of(Path(os.fsdecode(sock.getsockname()))))
-        return sock
 
     def _add_datagrams(self, sock: socket.socket) -> None:
         receiver = DatagramReceiver(
@@ -161,7 +134,7 @@ class SyslogListener:
             linger=self._settings.linger,
             clock=self._clock,
         )
-        self._receivers.append(receiver)
+        self._receivers.add(receiver)
 
     def _add_stream(self, sock: socket.socket, *, is_tls: bool = False) -> None:
         settings = self._settings
@@ -176,7 +149,7 @@ class SyslogListener:
             linger=settings.linger,
             clock=self._clock,
         )
-        self._receivers.append(receiver)
+        self._receivers.add(receiver)
 
 
 class SyslogHandling:

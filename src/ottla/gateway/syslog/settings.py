@@ -13,10 +13,10 @@ from ottla.gateway.receiving.cutting import Framing
 from ottla.gateway.receiving.datagrams import LINGER
 from ottla.gateway.receiving.sockets import RECEIVE_BUFFER_BYTES
 from ottla.gateway.receiving.streams import StreamLimits
-from ottla.gateway.receiving.tls import ServerTls
 from ottla.gateway.syslog.clock import LOCAL, zone_named
 from ottla.gateway.syslog.rules import Rule, Topics
 from ottla.gateway.syslog.shapes import HEADERS, Key, Shape
+from ottla.gateway.tls import ServerTls
 
 _LEAST_BYTES = 480  # RFC 5424: every receiver must take these
 _MOST_BYTES = 1 << 20

@@ -22,10 +22,12 @@ class ServerTls:
         if self.needs_certificate and self.client_ca_file is None:
             raise ConfigError("certificates of clients need client_ca_file: the authorities that sign them")
 
-    def context(self) -> ssl.SSLContext:
-        """Return the context. Raises `ConfigError` for files that cannot be used."""
+    def context(self, *protocols: str) -> ssl.SSLContext:
+        """Return a context that offers these protocols by ALPN. Raises `ConfigError` for files that cannot be used."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
+        if protocols:
+            context.set_alpn_protocols(list(protocols))
         try:
             context.load_cert_chain(self.cert_file, self.key_file, password=_no_password)
         except (OSError, ssl.SSLError) as error:
@@ -40,4 +42,4 @@ class ServerTls:
 
 
 def _no_password() -> str:
-    raise ConfigError("the key has a password: give the listener one without, readable by its user alone")
+    raise ConfigError("the key has a password: give the gateway one without, readable by its user alone")
