@@ -243,7 +243,7 @@ def test_what_became_of_offsets_is_readable_in_80_columns() -> None:
         for outcome in Outcome
         if outcome is not Outcome.COMMITTED
     ]
-    for reverse, side in ((False, "TARGET HAD"), (True, "SOURCE HAD")):
+    for reverse, side in ((False, "target had"), (True, "source had")):
         lines = moves_text(moves, width=80, reverse=reverse).splitlines()
         assert side in lines[0]
         for move, line in zip(moves, lines[1:], strict=False):

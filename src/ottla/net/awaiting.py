@@ -1,7 +1,7 @@
 """Calls that block, for programs that `await`: each runs on a thread of its own, while the event loop goes on.
 
 A blocking method comes in; a coroutine function with the same arguments, results and errors goes out. So there is one
-implementation. This module knows nothing about what is called; it imports asyncio only for programs that have.
+implementation. This module knows nothing about what is called; it imports asyncio only for programs that await.
 """
 
 from __future__ import annotations
@@ -10,8 +10,10 @@ import contextvars
 import functools
 import threading
 from collections.abc import Callable, Coroutine
-from concurrent.futures import Future
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
 
 S = TypeVar("S")
 P = ParamSpec("P")
@@ -39,6 +41,7 @@ def awaitable(
 async def on_thread(call: Callable[[], T], *, may_be_left: bool = False) -> T:
     """Run a blocking call on a new thread and return its result. Raises what it raises."""
     from asyncio import CancelledError
+    from concurrent.futures import Future
 
     future: Future[T] = Future()
     context = contextvars.copy_context()
