@@ -229,7 +229,7 @@ def check(fire: Fire) -> None:
         unexplained += [key for key in before if key not in taken_away]
     # Whoever takes a unit away may be killed before that is written.
     assert len(unexplained) <= sum(deed.startswith("kill") for deed in fire.deeds), unexplained
-    # Units whose taking was never answered go back from their own node: events name them, too, and they count as given back.
+    # Units whose taking was never answered go back from their own node, which emits the same event.
     assert len(taken_away) <= snapshot.counts.reclaimed + snapshot.counts.given_back
     assert [state for state in snapshot.partitions if state.waiting or state.out or state.failed] == []
     assert fire.store.failures() == []
