@@ -306,7 +306,10 @@ class Gateway:
         return missing
 
     def _gauges(self) -> dict[str, float]:
-        return {"http_connections": 0 if self._http is None else self._http.connections}
+        return {
+            "http_connections": 0 if self._http is None else self._http.connections,
+            "http_streams": 0 if self._reading is None else len(self._reading.ends),
+        }
 
     def _event_metrics(self) -> bytes:
         from prometheus_client import generate_latest

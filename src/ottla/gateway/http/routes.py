@@ -66,7 +66,12 @@ def read_paths(reading: Reading, groups: GroupReads) -> list[Path | StreamPath]:
     group = "/v1/groups/{group}/topics/{topic}"
     records = "/v1/topics/{topic}/records"
     return [
-        Path("GET", "/v1/topics/{topic}/partitions/{partition}/records", reads.partition, "Read a partition"),
+        Path(
+            "GET",
+            "/v1/topics/{topic}/partitions/{partition}/records",
+            reads.partition,
+            "Read a partition, a page or a stream",
+        ),
         Path("GET", records, reads.topic, "Read all partitions, a page or a stream"),
         Path("POST", group + "/fetch", groups.fetch, "Lease the next records of a group"),
         Path("POST", group + "/acknowledge", groups.acknowledge, "Leased records are done"),
