@@ -51,6 +51,8 @@ class Connection:
     """Tells the guard that the body of this request comes slowly on purpose."""
     abort: Callable[[], None] = lambda: None
     """Ends it at once, whatever is still to be sent."""
+    is_lost: bool = False
+    """Whether it has ended."""
     on_lost: set[Callable[[], None]] = field(default_factory=set)
     """Called when it has ended. A request behind this one must not hide that, as it does from uvicorn."""
 
@@ -98,6 +100,7 @@ class Guard(HttpToolsProtocol):
         if self._answer_timer is not None:
             self._answer_timer.cancel()
         super().connection_lost(exc)
+        self._connection.is_lost = True
         for call in list(self._connection.on_lost):
             call()
 

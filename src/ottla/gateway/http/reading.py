@@ -83,8 +83,12 @@ class Reading:
 
     def admit(self, request: Request, topic: str) -> None:
         """Raise `Problem` unless the client may read the topic, and has a request left."""
-        self._loop = self._loop or asyncio.get_running_loop()
         self.gate.check(request.identity, Verb.CONSUME, topic)
+        self.charge(request)
+
+    def charge(self, request: Request) -> None:
+        """Raise `Problem` unless the client has a request left."""
+        self._loop = self._loop or asyncio.get_running_loop()
         self.gate.charge(request.connection, request.identity, 0)
 
     async def hold(self, size: Size) -> Ticket:
@@ -93,8 +97,12 @@ class Reading:
 
     def count(self, request: Request, topic: str, page: Page) -> float:
         """Count what was read, also against the rate of the client. Returns after how long it may read again."""
-        self.counters.read(topic, page.rows, page.size_bytes)
-        return self.gate.spend(request.connection, request.identity, page.size_bytes)
+        return self.count_bytes(request, topic, page.rows, page.size_bytes)
+
+    def count_bytes(self, request: Request, topic: str, rows: int, size_bytes: int) -> float:
+        """Count records of a topic that go to a client. Returns after how long it may read again."""
+        self.counters.read(topic, rows, size_bytes)
+        return self.gate.spend(request.connection, request.identity, size_bytes)
 
     def wish(self, query: Mapping[str, str], *, size_bytes: int = 0, is_stream: bool = False) -> Wish:
         """Return what the parameters say. A stream gets no larger pieces than usual. Raises `Problem`."""

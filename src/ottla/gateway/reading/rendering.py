@@ -86,7 +86,12 @@ def _set_headers(found: Shown, headers: Pairs) -> None:
 
 def is_plain_json(value: bytes) -> bool:
     """Whether UTF-8 is JSON that can stand in a line as it is, and is written back as the same bytes."""
-    if value == b"null" or b"\n" in value or b"\r" in value or value != value.strip() or _is_deep(value):
+    return value != b"null" and b"\n" not in value and b"\r" not in value and value == value.strip() and is_json(value)
+
+
+def is_json(value: bytes) -> bool:
+    """Whether UTF-8 is JSON that can stand in an answer."""
+    if _is_deep(value):
         return False
     try:
         _raw.decode(value)
