@@ -46,7 +46,8 @@ class Instance:
         assert (answer.status, answer.headers["content-type"]) == (200, _V2), answer
         self.name = answer.json["instance_id"]
         self.path = f"/consumers/{group}/instances/{self.name}"
-        assert answer.json["base_uri"] == f"http://127.0.0.1:{self.port}{self.path}"
+        self.base_uri = answer.json["base_uri"]
+        assert self.base_uri.endswith(self.path)
 
     def call(self, method: str, what: str = "", body: Any = None, **headers: str) -> Answered:
         data = b"" if body is None else body if isinstance(body, bytes) else json.dumps(body).encode()
@@ -105,6 +106,7 @@ def test_the_documented_calls_of_the_proxy_do_what_they_say(hasty: LocalCluster,
     assert post(running, f"/topics/{topic}", sent, **headers).status == 200
     group = f"my_json_consumer-{topic}"
     one = Instance(running, group, name="my_consumer_instance", format="json", auto_offset_reset="earliest")
+    assert one.base_uri == f"http://127.0.0.1:{one.port}{one.path}"
     again = ask(one.port, "POST", f"/consumers/{group}", b'{"name": "my_consumer_instance"}', Content_Type=_V2)
     assert (again.status, again.json["error_code"]) == (409, 40902)
     one.done("POST", "/subscription", {"topics": [topic]})
@@ -318,8 +320,10 @@ def test_an_instance_is_one_login_s_alone_and_ends_when_it_is_not_used(hasty: Lo
         rules=(Rule(("ann", "bob"), (topic,), frozenset({Verb.CONSUME})),),
     )
     limits = Limits(consumers=2, consumer_idle_seconds=1.0)
-    with gateway(hasty.bootstrap, access=access, limits=limits, keeps_keys=False) as running:
+    where = {"base_uri": "https://kafka.example/rest"}
+    with gateway(hasty.bootstrap, access=access, limits=limits, keeps_keys=False, **where) as running:
         ann = Instance(running, topic, login=_login("ann"), name="mine", format="json", auto_offset_reset="earliest")
+        assert ann.base_uri == f"https://kafka.example/rest{ann.path}"
         for method, what in (("GET", "/records"), ("DELETE", ""), ("GET", "/subscription")):
             answer = ask(ann.port, method, ann.path + what, Authorization=_login("bob"))
             assert (answer.status, answer.json["error_code"]) == (404, 40403)

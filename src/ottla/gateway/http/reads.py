@@ -143,12 +143,9 @@ class Reads:
         if isinstance(start, Cursor) and until is not None:
             raise Problem(400, "a cursor has its place and its end: leave out until")
         stop = None if until is None else when(until, "until")
-        cursor = last_event(request, kind)
+        last = last_event(request, kind)
         await reading.directory.require(tp.topic)
-        if cursor is None:
-            cursor = await self._cursor(tp, start, stop, wish)
-        elif tp.partition not in cursor.offsets:
-            raise Problem(400, f"the cursor has no partition {tp.partition}")
+        cursor = await self._cursor(tp, start if last is None else last, stop, wish)
         return await self._streams.open(request, kind, Source(*tp, wish.size, wish.isolation), cursor, wish)
 
     async def _cursor(self, tp: TopicPartition, start: When | int | Cursor, stop: When | None, wish: Wish) -> Cursor:

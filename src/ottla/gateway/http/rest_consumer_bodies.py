@@ -61,8 +61,9 @@ class _Partitions(msgspec.Struct):
 
 
 class _Offsets(msgspec.Struct):
-    offsets: list[_Offset] = []
-    partitions: list[_Offset] = []
+    offsets: list[_Offset] | None = None
+    partitions: list[_Offset] | None = None
+    """As Redpanda's proxy has it."""
 
 
 class _Positions(msgspec.Struct):
@@ -139,14 +140,16 @@ def read_offsets(body: bytes, *, is_next: bool) -> dict[TopicPartition, Committe
     if not body.strip():
         return None
     given = _decoded(body, _Offsets)
+    if given.offsets is None and given.partitions is None:
+        return None
     wanted: dict[TopicPartition, Committed] = {}
-    for each in _few([*given.offsets, *given.partitions]):
+    for each in _few([*(given.offsets or ()), *(given.partitions or ())]):
         metadata = each.metadata or ""
         if len(metadata) > _LONGEST_METADATA:
             raise Problem(422, f"the metadata has more than {_LONGEST_METADATA} characters", code=42206)
         offset = _offset(each.offset) + (not is_next)
         wanted[_checked(each.topic, each.partition)] = Committed(offset, metadata=metadata)
-    return wanted or None
+    return wanted
 
 
 def read_positions(body: bytes) -> dict[TopicPartition, Place]:

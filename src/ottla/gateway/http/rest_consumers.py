@@ -35,8 +35,6 @@ _NAME = re.compile(r"[A-Za-z0-9._-]{1,200}")
 _LONGEST_GROUP = 255
 _SLICE_SECONDS = 0.2
 """How long a read keeps a thread before it lets others have one."""
-_JOIN_SECONDS = 10.0
-"""How long the first read waits for partitions, unless it has a timeout: a group takes a moment to give them."""
 
 
 class RestConsumers:
@@ -195,11 +193,11 @@ class RestConsumers:
     ) -> None:
         """Wait until there are enough records, or the time is over. Raises `ClientGone`."""
         began = time.monotonic()
-        wanted = min(held.instance.terms.min_bytes, size.bytes)
+        wanted = min(held.instance.terms.min_bytes, size.bytes, self._reading.limits.read_bytes)
         while not self._reading.is_stopping:
             left = began + seconds - time.monotonic()
-            if is_patient and not held.instance.has_all:
-                left = max(left, began + _JOIN_SECONDS - time.monotonic())
+            if is_patient:  # a first read that is empty only because the group takes a moment would surprise
+                left = max(left, held.instance.joining_seconds())
             wait = max(0.0, min(_SLICE_SECONDS, left))
             before = time.monotonic()
             if await self._instances.run(key, lambda each: each.gather(wanted, wait)) >= wanted or left <= 0:  # noqa: B023

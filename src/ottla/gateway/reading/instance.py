@@ -29,6 +29,8 @@ _log = logging.getLogger(__name__)
 COMMIT_SECONDS = 5.0
 """How often done records are committed, and how long a commit may take."""
 _CLOSE_SECONDS = 5.0
+_JOIN_SECONDS = 10.0
+"""How long a group may take to give a new member its partitions, if there are any for it."""
 Partitions = frozenset[TopicPartition]
 Place = int | str | datetime
 """An offset, earliest, latest, or a time."""
@@ -69,6 +71,7 @@ class Instance(Listener):
         self._buffer: deque[pa.RecordBatch] = deque()
         self._done: dict[TopicPartition, int] = {}
         """Behind what the client had when it last asked for more."""
+        self._joining_until = 0.0
         self._is_closed = False
         self._committed: dict[TopicPartition, int] = {}
         self._commit_at = 0.0
@@ -80,6 +83,8 @@ class Instance(Listener):
         if self._consumer is not None and not (self.topics or self.pattern):
             raise illegal("this instance has partitions of its own: subscriptions and assignments exclude each other")
         if topics:
+            if not self.topics:
+                self._joining_until = time.monotonic() + _JOIN_SECONDS
             self._open().subscribe(topics)
         elif not pattern:
             self.unsubscribe()
@@ -90,6 +95,7 @@ class Instance(Listener):
         """Leave the group, or let go of the assigned partitions. Commits what is done, if that is so agreed."""
         self._acknowledge()
         self.topics, self.pattern = frozenset(), ""
+        self._joining_until = 0.0
         consumer, self._consumer = self._consumer, None
         if consumer is not None:
             consumer.close(_CLOSE_SECONDS)
@@ -115,10 +121,9 @@ class Instance(Listener):
         """Return the partitions that it has now."""
         return frozenset() if self._consumer is None else self._consumer.assignment
 
-    @property
-    def has_all(self) -> bool:
-        """Whether waiting for partitions is over: it has some, or none are to come."""
-        return bool(self.assignment()) or not self.topics
+    def joining_seconds(self) -> float:
+        """Return how long it is still worth waiting for the group to give it partitions."""
+        return 0.0 if self.assignment() else max(0.0, self._joining_until - time.monotonic())
 
     # Records
 
@@ -187,7 +192,7 @@ class Instance(Listener):
         consumer = self._consumer
         if consumer is None:
             raise illegal("this instance has no partitions: it has no subscription and no assignment")
-        wanted = offsets or {tp: Committed(offset) for tp, offset in self._positions().items()}
+        wanted = {tp: Committed(offset) for tp, offset in self._positions().items()} if offsets is None else offsets
         try:
             consumer.commit(wanted, timeout=COMMIT_SECONDS)
         except OttlaError as error:

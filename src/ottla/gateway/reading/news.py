@@ -20,8 +20,6 @@ from ottla.net.deadline import Deadline
 EVERY_SECONDS = 0.05
 _ASK_SECONDS = 2.0
 _THREADS = 8
-_MOST_MISSES = 2
-"""After this many questions without an answer a waiting reader looks itself."""
 
 
 class _Group(NamedTuple):
@@ -49,7 +47,8 @@ class News:
         self._cluster = cluster
         self._threads = ThreadPoolExecutor(_THREADS, "ottla-gateway-news")
         self._waiting: set[_Waiter] = set()
-        self._misses: dict[TopicPartition, int] = {}
+        self._missed: set[TopicPartition] = set()
+        """Partitions for which the last question had no answer."""
         self._busy: set[_Group] = set()
         self._asking: set[asyncio.Task[None]] = set()
         self._ticking: asyncio.Task[None] | None = None
@@ -81,7 +80,7 @@ class News:
                     self._asking.add(task)
                     task.add_done_callback(self._asking.discard)
             await asyncio.sleep(EVERY_SECONDS)
-        self._misses.clear()
+        self._missed.clear()
 
     def _groups(self) -> dict[_Group, set[TopicPartition]]:
         topics = self._cluster.known.topics
@@ -91,7 +90,7 @@ class News:
                 topic = topics.get(tp.topic)
                 partition = None if topic is None else topic.partition(tp.partition)
                 leader = -1 if partition is None else partition.leader
-                groups.setdefault(_Group(leader, waiter.isolation, bool(self._misses.get(tp))), set()).add(tp)
+                groups.setdefault(_Group(leader, waiter.isolation, tp in self._missed), set()).add(tp)
         return groups
 
     async def _ask(self, group: _Group, partitions: list[TopicPartition]) -> None:
@@ -100,17 +99,14 @@ class News:
             ends = await asyncio.get_running_loop().run_in_executor(self._threads, self._ends, partitions, isolation)
         finally:
             self._busy.discard(group)
-        for tp in partitions:
-            self._misses[tp] = 0 if tp in ends else self._misses.get(tp, 0) + 1
+        self._missed.difference_update(ends)
+        self._missed.update(tp for tp in partitions if tp not in ends)
         for waiter in self._waiting:
             if waiter.isolation is isolation and not waiter.future.done() and self._is_news(waiter, ends):
                 waiter.future.set_result(None)
 
     def _is_news(self, waiter: _Waiter, ends: Mapping[TopicPartition, int]) -> bool:
-        return any(
-            ends[tp] != offset if tp in ends else self._misses.get(tp, 0) >= _MOST_MISSES
-            for tp, offset in waiter.places.items()
-        )
+        return any(ends[tp] != offset if tp in ends else tp in self._missed for tp, offset in waiter.places.items())
 
     def _ends(self, partitions: list[TopicPartition], isolation: Isolation) -> dict[TopicPartition, int]:
         deadline = Deadline.after(_ASK_SECONDS)
