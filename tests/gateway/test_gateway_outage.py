@@ -1,4 +1,4 @@
-"""A broker dies while messages arrive: with a spool, each of them is in the log in the end, once."""
+"""A broker dies while messages arrive: with a spool, each of them is in the log in the end, once; a stream goes on."""
 
 from __future__ import annotations
 
@@ -17,10 +17,14 @@ from ottla.cluster import LocalCluster
 from ottla.gateway.datagram.format import Message, write
 from ottla.gateway.datagram.listener import DatagramListener
 from ottla.gateway.datagram.settings import DatagramSettings
+from ottla.gateway.http.limits import Limits
+from ottla.gateway.running import Gateway
 from ottla.gateway.syslog.listener import SyslogListener
 from ottla.gateway.syslog.settings import SyslogSettings
 
 from .logs import intake, logged, new_topic
+from .running import gateway, port_of
+from .streaming import Client, Event, EventSource
 
 pytestmark = pytest.mark.broker
 _MESSAGES = 6000
@@ -52,6 +56,28 @@ class _Sending:
         return self.sent
 
 
+class _Reading:
+    """A thread that reads a stream of the gateway, on one connection, until it has as many records as it should."""
+
+    def __init__(self, port: int, topic: str) -> None:
+        self.source = EventSource()
+        self.events: list[Event] = []
+        self._client = Client(port, f"/v1/topics/{topic}/records", {"Accept": "text/event-stream"})
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def _run(self) -> None:
+        while events := self._client.events(self.source, 1):
+            self.events += events
+
+    def end(self, running: Gateway, count: int) -> None:
+        eventually(lambda: len(self.events) >= count or not self._thread.is_alive(), "the stream has all records")
+        running.stop()
+        self._thread.join(30)
+        self._client.close()
+        assert [event.data.get("offset") for event in self.events] == list(range(count))
+
+
 def _value(message: bytes | None) -> int:
     assert message is not None
     return int(message.removeprefix(b"<13>a: ").partition(b" ")[0])
@@ -68,13 +94,16 @@ def test_messages_survive_the_death_of_a_broker_in_the_spool(kafka: LocalCluster
         intake(kafka, **settings) as taker,
         closing(DatagramListener(DatagramSettings(path=tmp_path / "dory"), taker)) as datagrams,
         closing(SyslogListener(SyslogSettings(topic=topics[1], path=tmp_path / "log"), taker)) as syslog,
+        gateway(kafka.bootstrap, limits=Limits(heartbeat_seconds=0.1), keeps_keys=False) as running,
     ):
+        reading = _Reading(port_of(running), topics[0])
         listeners = datagrams, syslog
         for listener in listeners:
             listener.start()
         senders = _Sending(tmp_path / "dory", datagram), _Sending(tmp_path / "log", b"<13>a: %07d %s")
         eventually(lambda: all(sender.sent > 500 for sender in senders), "messages before the death")
         kafka.kill(*leaders)
+        eventually(lambda: any(reading.source.comments), "the stream says that it waits")
         # More than the buffer holds: what goes on now is in the spool.
         eventually(lambda: all(sender.sent >= _MESSAGES for sender in senders), "messages during the outage")
         kafka.restart(*leaders)
@@ -84,6 +113,7 @@ def test_messages_survive_the_death_of_a_broker_in_the_spool(kafka: LocalCluster
         taker.producer.flush(120)
         counters = [entry for listener in listeners for entry in listener.counters()]
         assert not [entry for entry in counters if entry.name in ("discarded", "lost") and entry.value]
+        reading.end(running, sent[0])
     for topic, number in zip(topics, sent, strict=True):
         found = Counter(_value(record.value) for record in logged(kafka, topic))
         assert found == Counter(range(number))

@@ -303,6 +303,19 @@ class Consumer:
                 return records
         raise StopAsyncIteration
 
+    def maintain(self) -> None:
+        """Take part in rebalances, without asking for records: for programs that leave long pauses between two polls.
+
+        What was returned last does not count as finished. Raises the error that ended the membership.
+        """
+        with self._exclusive():
+            self._refuse_in_listener("maintain")
+            if self._subscription.has_subscribed:
+                self._start_fetching()
+            if self._subscription.has_subscribed or self._assignment.held:
+                self._maintain()
+                self._subscription.join()
+
     def stop(self) -> None:
         """End iterations and `poll` soon, for good. May be called from any thread."""
         self._stopped = True

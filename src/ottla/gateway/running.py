@@ -32,7 +32,8 @@ from ottla.gateway.http.openapi import document
 from ottla.gateway.http.ops import Ops, make_ops_app
 from ottla.gateway.http.producing import Producing
 from ottla.gateway.http.reading import Reading
-from ottla.gateway.http.routes import cold_paths, hot_paths, make_app, read_paths
+from ottla.gateway.http.rest_consumers import RestConsumers
+from ottla.gateway.http.routes import cold_paths, consumer_paths, hot_paths, make_app, read_paths
 from ottla.gateway.http.server import HttpListener, bind
 from ottla.gateway.http.status_pages import status_paths
 from ottla.gateway.intake import Intake
@@ -40,6 +41,7 @@ from ottla.gateway.keys.writer import KeyedWriter
 from ottla.gateway.listening import Listener
 from ottla.gateway.passing import OWN, for_socket, for_syslog
 from ottla.gateway.reading.groups import Groups
+from ottla.gateway.reading.instances import Instances
 from ottla.gateway.reading.log_reader import LogReader
 from ottla.gateway.reading.news import News
 from ottla.gateway.reading.pages import Pages
@@ -86,6 +88,7 @@ class Gateway:
         self._resources = ExitStack()
         self._http: HttpListener | None = None
         self._reading: Reading | None = None
+        self._instances: Instances | None = None
         self._ops: HttpListener | None = None
         self._is_stopping = False
 
@@ -259,7 +262,23 @@ class Gateway:
         units = Units(records=settings.unit_records, bytes=settings.unit_bytes)
         groups = GroupReads(reading, Groups(reading.pages.log, settings.group_store, most=limits.groups, units=units))
         self._resources.callback(groups.close)
-        return read_paths(reading, groups)
+        return [*read_paths(reading, groups), *consumer_paths(self._new_consumers(reading))]
+
+    def _new_consumers(self, reading: Reading) -> RestConsumers:
+        settings, limits = self.settings, self.settings.limits
+        self._instances = instances = Instances(
+            settings.cluster,
+            most=limits.consumers,
+            idle_seconds=limits.consumer_idle_seconds,
+            memory_bytes=limits.consumer_bytes,
+            batch_bytes=limits.read_batch_bytes,
+            match=lambda identity, pattern: consumers.match(identity, pattern),
+        )
+        self._resources.callback(instances.close)
+        consumers = RestConsumers(
+            reading, instances, base_uri=settings.base_uri, commits_next=settings.v2_commits == "next"
+        )
+        return consumers
 
     def _new_reading(self, gate: Gate) -> Reading:
         limits = self.settings.limits
@@ -306,7 +325,11 @@ class Gateway:
         return missing
 
     def _gauges(self) -> dict[str, float]:
-        return {"http_connections": 0 if self._http is None else self._http.connections}
+        return {
+            "http_connections": 0 if self._http is None else self._http.connections,
+            "http_consumers": 0 if self._instances is None else len(self._instances),
+            "http_streams": 0 if self._reading is None else len(self._reading.ends),
+        }
 
     def _event_metrics(self) -> bytes:
         from prometheus_client import generate_latest

@@ -23,6 +23,8 @@ COMPATIBILITIES = ("kafboy", "flasfka")
 LOOPBACK_HOSTS = ("localhost", "127.0.0.1", "[::1]")
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,100}")
 
+_URL = re.compile(r"https?://[A-Za-z0-9._:\[\]-]+(/[A-Za-z0-9._~/-]*)?")
+
 
 class Listen(NamedTuple):
     """Where to listen."""
@@ -81,6 +83,12 @@ class Settings:
     compat: frozenset[str] = frozenset()
     v2_status: str = "honest"
     """`honest`: a v2 request whose records all failed is not answered with 200; `confluent`: it is."""
+    v2_commits: str = "last"
+    """What an offset in a commit of a v2 consumer is: that of the `last` record that is done, as for the REST Proxy, or
+    of the `next` one, as for Strimzi's bridge."""
+    base_uri: str = ""
+    """How clients reach this gateway, for the `base_uri` of consumer instances: a URL, or `relative` for a path alone.
+    Empty: by the Host header of the request."""
     keeps_keys: bool = True
     """Whether Idempotency-Key is served, which needs a topic and transactions."""
     keys_topic: str = "ottla-gateway-keys"
@@ -102,6 +110,10 @@ class Settings:
                 raise ConfigError(f"compat has {name!r}; accepted are {', '.join(COMPATIBILITIES)}")
         if self.v2_status not in ("honest", "confluent"):
             raise ConfigError(f"v2_status is {self.v2_status!r}; accepted are honest and confluent")
+        if self.v2_commits not in ("last", "next"):
+            raise ConfigError(f"v2_commits is {self.v2_commits!r}; accepted are last and next")
+        if self.base_uri not in ("", "relative") and not _URL.fullmatch(self.base_uri):
+            raise ConfigError(f"base_uri is {self.base_uri!r}: write http://HOST, https://HOST/PATH or relative")
         if self.access.takes_certificates and (self.tls is None or self.tls.client_ca_file is None):
             raise ConfigError("logins by certificate need TLS with client_ca_file")
         if self.http is not None and not self.http.is_loopback:

@@ -26,7 +26,8 @@ _FILE = (
     *("name", "cluster", "http", "ops", "access", "limits", "spool", "producer", "keys", "audit", "groups"),
     *("socket", "syslog"),
 )
-_HTTP = ("listen", "cert_file", "key_file", "client_ca_file", "needs_certificate", "compat", "v2_status")
+_HTTP = ("listen", "cert_file", "key_file", "client_ca_file", "needs_certificate", "compat")
+_V2 = ("v2_status", "v2_commits", "base_uri")
 _ACCESS = ("secrets_file", "certificates", "rules", "rates", "origins", "hosts", "anyone_may_write")
 _RULE = ("who", "topics", "verbs")
 _SPOOL = ("path", "max_bytes", "fsync")
@@ -42,7 +43,7 @@ def read_settings(
     root.refuse_unknown(_FILE)
     cluster = _cluster(root.table("cluster"), bootstrap, environment or {})
     http, ops = root.table("http"), root.table("ops")
-    http.refuse_unknown(_HTTP)
+    http.refuse_unknown((*_HTTP, *_V2))
     ops.refuse_unknown(("listen",))
     tls = _tls(http)
     given: dict[str, Any] = {
@@ -50,7 +51,7 @@ def read_settings(
         "http": _listen(http),
         "ops": _listen(ops),
         "compat": frozenset(http.texts("compat")),
-        "v2_status": http.text("v2_status"),
+        **{name: http.text(name) for name in _V2},
         "limits": _limits(root.table("limits")),
         "audit": _audit(root.table("audit")),
         "socket": datagram_settings(root.table("socket")) if "socket" in root.values else None,

@@ -54,6 +54,23 @@ def test_a_block_that_raises_does_not_commit_what_it_was_working_on(kafka: FakeK
     assert committed(kafka) == {LONG: done}
 
 
+def test_maintaining_follows_the_group_and_finishes_nothing(kafka: FakeKafka) -> None:
+    with failing(Stop), new_consumer(kafka.bootstrap, topics="many", commit_every=0.001) as consumer:
+        take(consumer)
+        for _ in range(20):
+            consumer.maintain()
+        assert not any(committed(kafka).values())
+        with new_consumer(kafka.bootstrap, topics="many") as other:
+
+            def have_both() -> bool:
+                consumer.maintain()
+                other.poll(0.0)
+                return len(consumer.assignment) == len(other.assignment) == 2
+
+            eventually(have_both, "the other one gets partitions though this one does not poll")
+        fail(Stop())
+
+
 @pytest.mark.parametrize("call", ["pause", "seek", "commit nothing", "resume"])
 def test_what_is_being_worked_on_is_not_done_because_of_other_calls(kafka: FakeKafka, call: str) -> None:
     """Regression: pause and seek, of any partition, counted everything as finished."""

@@ -127,11 +127,7 @@ class App:
         except (OttlaError, TimeoutError) as error:
             answer = self._problem(problem_of(error), content_type)
         except Exception as error:
-            # Not its text, which may have a payload.
-            place = traceback.extract_tb(error.__traceback__)[-1]
-            kind = type(error).__name__
-            _log.error("a handler of %s failed: %s at %s:%s", path.template, kind, place.filename, place.lineno)
-            answer = self._problem(Problem(500, "an error of the gateway; its log has the reason"), content_type)
+            answer = self._problem(failure(error, f"a handler of {path.template}"), content_type)
         self._counters.answered(path.template, answer.status)
         await answer.send(send)
 
@@ -139,6 +135,13 @@ class App:
         if problem.limit:
             self._counters.hit(problem.limit)
         return as_problem(problem, content_type)
+
+
+def failure(error: Exception, what: str) -> Problem:
+    """Return the answer for an error that is a bug, and log where it was. Not its text, which may have a payload."""
+    place = traceback.extract_tb(error.__traceback__)[-1]
+    _log.error("%s failed: %s at %s:%s", what, type(error).__name__, place.filename, place.lineno)
+    return Problem(500, "an error of the gateway; its log has the reason")
 
 
 class _Endpoint:

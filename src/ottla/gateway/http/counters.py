@@ -29,6 +29,7 @@ class Counters:
         self._lost: defaultdict[str, int] = defaultdict(int)
         self._read: defaultdict[str, int] = defaultdict(int)
         self._read_bytes: defaultdict[str, int] = defaultdict(int)
+        self._ended: defaultdict[str, int] = defaultdict(int)
         self._seconds = [0] * (len(_BUCKETS) + 1)
         self._seconds_sum = 0.0
 
@@ -60,6 +61,11 @@ class Counters:
             label = self._label(topic)
             self._read[label] += records
             self._read_bytes[label] += size_bytes
+
+    def ended(self, why: str) -> None:
+        """Count a stream that has ended. `why` is one of ours."""
+        with self._lock:
+            self._ended[why] += 1
 
     def lost(self, topic: str, records: int, first_time: float, last_time: float, why: OttlaError) -> None:
         """Count records that were taken without waiting, and then not written."""
@@ -96,6 +102,9 @@ class Counters:
             yield f"# TYPE ottla_gateway_http_{name}_total counter"
             for topic, count in sorted(counts.items()):
                 yield f'ottla_gateway_http_{name}_total{{topic="{topic}"}} {count}'
+        yield "# TYPE ottla_gateway_http_streams_ended_total counter"
+        for why, count in sorted(self._ended.items()):
+            yield f'ottla_gateway_http_streams_ended_total{{why="{why}"}} {count}'
         yield "# TYPE ottla_gateway_http_produce_seconds histogram"
         total = 0
         for bound, count in zip((*map(str, _BUCKETS), "+Inf"), self._seconds, strict=True):

@@ -49,6 +49,12 @@ class Connection:
     """Who it is by the credentials that it sends; kept by `access`."""
     stream: Callable[[], None] = lambda: None
     """Tells the guard that the body of this request comes slowly on purpose."""
+    abort: Callable[[], None] = lambda: None
+    """Ends it at once, whatever is still to be sent."""
+    is_lost: bool = False
+    """Whether it has ended."""
+    on_lost: set[Callable[[], None]] = field(default_factory=set)
+    """Called when it has ended. A request behind this one must not hide that, as it does from uvicorn."""
 
 
 class Guard(HttpToolsProtocol):
@@ -80,7 +86,9 @@ class Guard(HttpToolsProtocol):
         """Arm the first deadline; refuse the connection if there are too many."""
         super().connection_made(transport)
         address = self.client[0] if self.client else "unix"
-        self._connection = Connection(address, _certificate_name(transport), stream=self._expect_stream)
+        self._connection = Connection(
+            address, _certificate_name(transport), stream=self._expect_stream, abort=transport.abort
+        )
         if len(self.connections) > self.limits.connections:
             self._refuse(Problem(503, "too many connections", code=50301, limit="connections", retry_after=1))
             return
@@ -92,6 +100,9 @@ class Guard(HttpToolsProtocol):
         if self._answer_timer is not None:
             self._answer_timer.cancel()
         super().connection_lost(exc)
+        self._connection.is_lost = True
+        for call in list(self._connection.on_lost):
+            call()
 
     def shutdown(self) -> None:
         """End after the request under way; a connection that has sent none yet may be about to: it gets a moment."""

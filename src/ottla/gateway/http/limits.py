@@ -61,6 +61,8 @@ class Limits:
     """Consumer instances at once."""
     consumer_idle_seconds: float = 300.0
     """How long an instance may be unused."""
+    consumer_bytes: int = 4 << 20
+    """What one instance fetches ahead."""
     groups: int = 50
     """Groups at once whose reads are acknowledged."""
 

@@ -22,9 +22,9 @@ from ottla.gateway.reading.log_reader import Size
 from ottla.gateway.reading.pages import Page, Pages
 from ottla.gateway.reading.readers import Ticket
 from ottla.gateway.reading.rendering import Shape
+from ottla.gateway.reading.streams import STOP
 from ottla.model import Isolation
 
-EVENTS = "text/event-stream"
 _SMALLEST = 1
 _LARGEST_OFFSET = (1 << 63) - 1
 _OVERHEAD = 3
@@ -50,6 +50,8 @@ class Reading:
         self.gate = gate
         self.limits = limits
         self.counters = counters
+        self.ends: set[asyncio.Future[str]] = set()
+        """Streams that are open: each ends when its future is done."""
         self._loop: asyncio.AbstractEventLoop | None = None
 
     @property
@@ -63,9 +65,15 @@ class Reading:
             self.pages.news.is_ended = True
             return
         try:
-            self._loop.call_soon_threadsafe(self.pages.news.end)
+            self._loop.call_soon_threadsafe(self._end)
         except RuntimeError:  # the loop has ended
             pass
+
+    def _end(self) -> None:
+        self.pages.news.end()
+        for end in self.ends:
+            if not end.done():
+                end.set_result(STOP)
 
     def close(self) -> None:
         """End all threads."""
@@ -75,8 +83,12 @@ class Reading:
 
     def admit(self, request: Request, topic: str) -> None:
         """Raise `Problem` unless the client may read the topic, and has a request left."""
-        self._loop = self._loop or asyncio.get_running_loop()
         self.gate.check(request.identity, Verb.CONSUME, topic)
+        self.charge(request)
+
+    def charge(self, request: Request) -> None:
+        """Raise `Problem` unless the client has a request left."""
+        self._loop = self._loop or asyncio.get_running_loop()
         self.gate.charge(request.connection, request.identity, 0)
 
     async def hold(self, size: Size) -> Ticket:
@@ -85,17 +97,22 @@ class Reading:
 
     def count(self, request: Request, topic: str, page: Page) -> float:
         """Count what was read, also against the rate of the client. Returns after how long it may read again."""
-        self.counters.read(topic, page.rows, page.size_bytes)
-        return self.gate.spend(request.connection, request.identity, page.size_bytes)
+        return self.count_bytes(request, topic, page.rows, page.size_bytes)
 
-    def wish(self, query: Mapping[str, str], *, size_bytes: int = 0) -> Wish:
-        """Return what the parameters say. Raises `Problem`."""
+    def count_bytes(self, request: Request, topic: str, rows: int, size_bytes: int) -> float:
+        """Count records of a topic that go to a client. Returns after how long it may read again."""
+        self.counters.read(topic, rows, size_bytes)
+        return self.gate.spend(request.connection, request.identity, size_bytes)
+
+    def wish(self, query: Mapping[str, str], *, size_bytes: int = 0, is_stream: bool = False) -> Wish:
+        """Return what the parameters say. A stream gets no larger pieces than usual. Raises `Problem`."""
         limits = self.limits
-        most = whole(query, "max_bytes", limits.read_most_bytes, limit="read_most_bytes")
+        most_bytes = "read_bytes" if is_stream else "read_most_bytes"
+        most = whole(query, "max_bytes", getattr(limits, most_bytes), limit=most_bytes)
         rows = whole(query, "max_records", limits.records, limit="records")
         wait = whole(query, "max_wait_ms", int(limits.read_wait_seconds * 1000), least=0, limit="read_wait_seconds")
         return Wish(
-            Size(most if most is not None else size_bytes or limits.read_bytes, rows or limits.read_records),
+            Size(most or min(size_bytes or limits.read_bytes, limits.read_bytes), rows or limits.read_records),
             (wait or 0) / 1000,
             isolation_of(query),
             shape_of(query),

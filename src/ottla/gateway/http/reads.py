@@ -17,17 +17,25 @@ from ottla.gateway.http.problems import Problem
 from ottla.gateway.http.reading import FORMS, Reading, Wish, accepted, offset_of, time_of
 from ottla.gateway.http.request import Answer, Request
 from ottla.gateway.http.rest import parse_partition
+from ottla.gateway.http.streams import Streams, stream_kind
 from ottla.gateway.reading import places, rendering
+from ottla.gateway.reading.frames import EVENTS
 from ottla.gateway.reading.log_reader import Place, Taken
 from ottla.gateway.reading.pages import Page, When
 from ottla.gateway.reading.places import Cursor
 from ottla.gateway.reading.rendering import Shape
+from ottla.gateway.reading.streams import Source
 from ottla.model import TopicPartition
 from ottla.wire.decode import SCHEMA
 
 SIZES = ("max_bytes", "max_records", "max_wait_ms", "isolation", "values")
-_OF_PARTITION = ("offset", "timestamp", "cursor", *SIZES)
-OF_TOPIC = ("from", "until", "cursor", *SIZES)
+_OF_PARTITION = ("offset", "timestamp", "cursor", "stream", *SIZES)
+OF_TOPIC = ("from", "until", "cursor", "stream", *SIZES)
+_OF_STREAM = ("until", "cursor", "stream", "max_bytes", "max_records", "isolation", "values")
+_OF_TOPIC_STREAM = ("from", *_OF_STREAM)
+_OF_PARTITION_STREAM = ("offset", "timestamp", *_OF_STREAM)
+STREAM_BYTES = 256 << 10
+"""Keys and values between two cursors of a stream, unless the client asks for another size."""
 
 
 class Reads:
@@ -35,11 +43,15 @@ class Reads:
 
     def __init__(self, reading: Reading) -> None:
         self._reading = reading
+        self._streams = Streams(reading)
 
     async def partition(self, request: Request, topic: str, partition: str) -> Answer:
-        """`GET /v1/topics/{topic}/partitions/{partition}/records`."""
+        """`GET /v1/topics/{topic}/partitions/{partition}/records`, a page or a stream."""
         reading, query = self._reading, request.query
         reading.admit(request, topic)
+        kind = stream_kind(request)
+        if kind:
+            return await self._stream_partition(request, kind, TopicPartition(topic, parse_partition(partition)))
         refuse_unknown(query, _OF_PARTITION)
         kind = accepted(request, *FORMS)
         wish = reading.wish(query)
@@ -83,9 +95,12 @@ class Reads:
         return Place(tp, offset, at.topic_id)
 
     async def topic(self, request: Request, topic: str) -> Answer:
-        """`GET /v1/topics/{topic}/records`, a page of all partitions."""
+        """`GET /v1/topics/{topic}/records`, a page of all partitions, or a stream."""
         reading, query = self._reading, request.query
         reading.admit(request, topic)
+        kind = stream_kind(request)
+        if kind:
+            return await self._stream_topic(request, kind, topic)
         refuse_unknown(query, OF_TOPIC)
         kind = accepted(request, *FORMS)
         wish = reading.wish(query)
@@ -108,6 +123,42 @@ class Reads:
             answer = Answer(200, page.body, kind.encode(), _next(page.cursor, request) + _missing(page))
             answer.release = held.pop_all().close
             return answer
+
+    async def _stream_topic(self, request: Request, kind: str, topic: str) -> Answer:
+        reading, query = self._reading, request.query
+        refuse_unknown(query, _OF_TOPIC_STREAM)
+        wish = reading.wish(query, size_bytes=STREAM_BYTES, is_stream=True)
+        asked = bounds_of(query)
+        cursor = last_event(request, kind)
+        await reading.directory.require(topic)
+        if cursor is None:
+            cursor = await begun(reading, topic, asked, wish)
+        return await self._streams.open(request, kind, Source(topic, None, wish.size, wish.isolation), cursor, wish)
+
+    async def _stream_partition(self, request: Request, kind: str, tp: TopicPartition) -> Answer:
+        reading, query = self._reading, request.query
+        refuse_unknown(query, _OF_PARTITION_STREAM)
+        wish = reading.wish(query, size_bytes=STREAM_BYTES, is_stream=True)
+        start, until = _start(query), query.get("until")
+        if isinstance(start, Cursor) and until is not None:
+            raise Problem(400, "a cursor has its place and its end: leave out until")
+        stop = None if until is None else when(until, "until")
+        last = last_event(request, kind)
+        await reading.directory.require(tp.topic)
+        cursor = await self._cursor(tp, start if last is None else last, stop, wish)
+        return await self._streams.open(request, kind, Source(*tp, wish.size, wish.isolation), cursor, wish)
+
+    async def _cursor(self, tp: TopicPartition, start: When | int | Cursor, stop: When | None, wish: Wish) -> Cursor:
+        """Return the cursor at which a stream of a partition begins, with its end."""
+        place = await self._place(tp, start, wish)
+        if isinstance(start, Cursor):
+            stops = {tp.partition: start.stops[tp.partition]} if tp.partition in start.stops else {}
+            return Cursor(place.topic_id, {tp.partition: place.offset}, stops)
+        if stop is None:
+            return Cursor(place.topic_id, {tp.partition: place.offset}, {})
+        end = await self._reading.pages.begin(tp.topic, stop, None, isolation=wish.isolation, only=tp.partition)
+        stops = {tp.partition: max(end.offsets[tp.partition], place.offset)}
+        return Cursor(end.topic_id, {tp.partition: place.offset}, stops)
 
 
 Asked = Cursor | tuple[When, When | None]
@@ -134,6 +185,12 @@ async def begun(reading: Reading, topic: str, asked: Asked, wish: Wish) -> Curso
 def when(text: str, name: str) -> When:
     """Return earliest, latest or a time. Raises `Problem`."""
     return text if text in ("earliest", "latest") else time_of(text, name)
+
+
+def last_event(request: Request, kind: str) -> Cursor | None:
+    """Return where a client of events was when its connection ended, None for a new one. Raises `Problem`."""
+    text = request.header(b"last-event-id")
+    return cursor_of(text) if text and kind == EVENTS else None
 
 
 def cursor_of(text: str) -> Cursor:

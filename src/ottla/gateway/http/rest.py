@@ -1,8 +1,8 @@
 """The routes of the REST Proxy's v2 API that write and describe, with what its users miss.
 
 Text keys and values, headers and timestamps, `?async=true` and plain `application/json` come from its relatives. If all
-records of a request failed, the status says so, unless the gateway is set to be as v2 was. Consumer instances belong
-beside this module.
+records of a request failed, the status says so, unless the gateway is set to be as v2 was. Consumer instances are in
+`rest_consumers.py`.
 """
 
 from __future__ import annotations

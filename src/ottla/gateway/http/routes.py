@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from ottla.gateway.access.gate import Gate
-from ottla.gateway.http.app import App, HotPath, Path, StreamPath
+from ottla.gateway.http.app import App, Handler, HotPath, Path, StreamPath
 from ottla.gateway.http.compat import Flasfka, Kafboy
 from ottla.gateway.http.counters import Counters
 from ottla.gateway.http.group_reads import GroupReads
@@ -15,6 +15,7 @@ from ottla.gateway.http.reading import Reading
 from ottla.gateway.http.reads import Reads
 from ottla.gateway.http.rest import Rest
 from ottla.gateway.http.rest_bodies import V2
+from ottla.gateway.http.rest_consumers import RestConsumers
 from ottla.gateway.http.rest_v3 import RestV3
 
 
@@ -66,7 +67,12 @@ def read_paths(reading: Reading, groups: GroupReads) -> list[Path | StreamPath]:
     group = "/v1/groups/{group}/topics/{topic}"
     records = "/v1/topics/{topic}/records"
     return [
-        Path("GET", "/v1/topics/{topic}/partitions/{partition}/records", reads.partition, "Read a partition"),
+        Path(
+            "GET",
+            "/v1/topics/{topic}/partitions/{partition}/records",
+            reads.partition,
+            "Read a partition, a page or a stream",
+        ),
         Path("GET", records, reads.topic, "Read all partitions, a page or a stream"),
         Path("POST", group + "/fetch", groups.fetch, "Lease the next records of a group"),
         Path("POST", group + "/acknowledge", groups.acknowledge, "Leased records are done"),
@@ -75,6 +81,32 @@ def read_paths(reading: Reading, groups: GroupReads) -> list[Path | StreamPath]:
         Path("GET", group, groups.state, "The state of a group"),
         Path("DELETE", group, groups.delete, "Delete a group with its positions"),
     ]
+
+
+def consumer_paths(consumers: RestConsumers) -> list[Path | StreamPath]:
+    """Return the routes of consumer instances."""
+    instance = "/consumers/{group}/instances/{instance}"
+    routes: list[tuple[str, str, Handler, str]] = [
+        ("POST", "/consumers/{group}", consumers.create, "Create a consumer instance, as v2"),
+        ("DELETE", instance, consumers.delete, "Delete an instance, as v2"),
+        ("POST", instance + "/subscription", consumers.subscribe, "Subscribe to topics or a pattern, as v2"),
+        ("GET", instance + "/subscription", consumers.subscription, "Topics of an instance, as v2"),
+        ("DELETE", instance + "/subscription", consumers.unsubscribe, "Unsubscribe, as v2"),
+        ("POST", instance + "/assignments", consumers.assign, "Assign partitions, as v2"),
+        ("GET", instance + "/assignments", consumers.assignment, "Partitions of an instance, as v2"),
+        ("GET", instance + "/records", consumers.records, "Read records, as v2"),
+        ("POST", instance + "/offsets", consumers.commit, "Commit offsets, as v2"),
+        ("GET", instance + "/offsets", consumers.committed, "Committed offsets, as v2"),
+        ("POST", instance + "/positions", consumers.seek, "Continue at offsets or times, as v2"),
+        (
+            "POST",
+            instance + "/positions/beginning",
+            consumers.seek_to_beginning,
+            "Continue at the first records, as v2",
+        ),
+        ("POST", instance + "/positions/end", consumers.seek_to_end, "Continue behind the last records, as v2"),
+    ]
+    return [Path(method, template, handler, summary, V2) for method, template, handler, summary in routes]
 
 
 def make_app(

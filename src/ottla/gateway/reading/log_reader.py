@@ -24,7 +24,7 @@ from ottla.fetch import losses
 from ottla.fetch.cursor import END_OF_LOG, Cursor, OutOfRange, Piece, ResponseMemory
 from ottla.fetch.log_extent import find_extent
 from ottla.fetch.options import OnLost
-from ottla.gateway.http.problems import Problem, deleted, past_end, replaced, unknown_partition, unknown_topic
+from ottla.gateway.http.problems import deleted, past_end, replaced, unknown_partition, unknown_topic
 from ottla.model import Isolation, TopicPartition
 from ottla.net.cluster import Cluster
 from ottla.net.deadline import Deadline
@@ -257,8 +257,3 @@ def row_bytes(records: pa.RecordBatch) -> npt.NDArray[np.int64]:
         if column.null_count < len(column):
             sizes += pc.fill_null(pc.binary_length(column), 0).to_numpy(zero_copy_only=False).astype(np.int64)
     return sizes
-
-
-def is_retriable(error: Exception) -> bool:
-    """Whether a stream goes on after this error: brokers that are away come back."""
-    return not isinstance(error, Problem | CorruptBatch) and isinstance(error, OttlaError)

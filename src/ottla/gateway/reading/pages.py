@@ -45,6 +45,8 @@ class Page:
     cursor: Cursor
     begin_offset: int = 0
     end_offset: int = 0
+    has_more: bool = False
+    """Whether there were more records than it has."""
     missing: tuple[int, ...] = ()
     """Partitions that could not be read now: they come with a later page."""
 
@@ -117,7 +119,16 @@ def _read_partition(log: LogReader, place: Place, size: Size, render: PartitionR
     stops = {} if place.stop == END_OF_LOG else {number: place.stop}
     cursor = Cursor(taken.topic_id, {number: taken.next_offset}, stops)
     body = render(taken, cursor)
-    return Page(body, taken.rows, taken.size_bytes, cursor, taken.begin_offset, taken.end_offset)
+    end = min(taken.end_offset, place.stop)
+    return Page(
+        body,
+        taken.rows,
+        taken.size_bytes,
+        cursor,
+        taken.begin_offset,
+        taken.end_offset,
+        has_more=taken.next_offset < end,
+    )
 
 
 def _begin(
@@ -161,8 +172,7 @@ def _read_topic(
         if left.bytes <= 0 or left.rows <= 0 or deadline.expired():
             break
         share = max(left.bytes // (len(due) - number), min(_LEAST_SHARE, left.bytes))
-        stop = cursor.stops.get(tp.partition, END_OF_LOG)
-        place = Place(tp, cursor.offsets[tp.partition], cursor.topic_id, stop)
+        place = Place(tp, cursor.offsets[tp.partition], cursor.topic_id, _stop_of(cursor, tp))
         try:
             taken = log.take(place, Size(share, left.rows), isolation=isolation, deadline=deadline)
         except Problem:
@@ -180,7 +190,13 @@ def _read_topic(
         size_bytes += taken.size_bytes
     if missing and not rows:
         raise unavailable(f"topic {topic!r}: no leader of partition {', '.join(map(str, sorted(missing)))} answers")
-    return Page(render(batches, before, cursor), rows, size_bytes, cursor, missing=tuple(sorted(missing)))
+    has_more = any(cursor.offsets[tp.partition] < min(ends[tp].offset, _stop_of(cursor, tp)) for tp in due)
+    body = render(batches, before, cursor)
+    return Page(body, rows, size_bytes, cursor, has_more=has_more, missing=tuple(sorted(missing)))
+
+
+def _stop_of(cursor: Cursor, tp: TopicPartition) -> int:
+    return cursor.stops.get(tp.partition, END_OF_LOG)
 
 
 def _with_new_partitions(cursor: Cursor, numbers: Sequence[int], topic: str) -> Cursor:

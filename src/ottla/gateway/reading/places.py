@@ -10,7 +10,7 @@ from __future__ import annotations
 import base64
 import binascii
 import zlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from uuid import UUID
 
@@ -41,15 +41,31 @@ class Cursor:
 
     def text(self) -> str:
         """Return what a client sends back."""
+        numbers, _ = self._numbers()
+        return _as_text(self._head() + _varints(numbers))
+
+    def texts(self, partition: int) -> Callable[[int], str]:
+        """Return a function from an offset to `moved(partition, offset).text()`, for many offsets."""
+        numbers, places = self._numbers()
+        place = places[partition]
+        before, after = self._head() + _varints(numbers[:place]), _varints(numbers[place + 1 :])
+        return lambda offset: _as_text(before + _varints((offset,)) + after)
+
+    def _head(self) -> bytes:
+        return bytes([_VERSION]) + (self.topic_id or _NO_ID).bytes
+
+    def _numbers(self) -> tuple[list[int], dict[int, int]]:
+        """Return the numbers of the text, and where among them the offset of each partition is."""
         numbers: list[int] = [len(self.offsets), int(bool(self.stops))]
+        places: dict[int, int] = {}
         before = -1
         for partition, offset in sorted(self.offsets.items()):
             numbers += [partition - before - 1, offset]
+            places[partition] = len(numbers) - 1
             if self.stops:
                 numbers.append(self.stops[partition])
             before = partition
-        body = bytes([_VERSION]) + (self.topic_id or _NO_ID).bytes + _varints(numbers)
-        return base64.urlsafe_b64encode(body + zlib.crc32(body).to_bytes(4, "big")).rstrip(b"=").decode()
+        return numbers, places
 
 
 def parse(text: str) -> Cursor:
@@ -78,6 +94,10 @@ def parse(text: str) -> Cursor:
             stops[before] = numbers[at + 2]
     topic_id = UUID(bytes=body[1:17])
     return Cursor(None if topic_id == _NO_ID else topic_id, offsets, stops)
+
+
+def _as_text(body: bytes) -> str:
+    return base64.urlsafe_b64encode(body + zlib.crc32(body).to_bytes(4, "big")).rstrip(b"=").decode()
 
 
 def _varints(numbers: Iterable[int]) -> bytes:

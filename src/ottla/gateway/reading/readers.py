@@ -103,9 +103,12 @@ class Readers:
         self._lanes: defaultdict[tuple[str, object], _Lane] = defaultdict(_Lane)
 
     async def run(self, topic: str, partition: int, read: Callable[[], T]) -> T:
-        """Run a read in a thread. Raises what it raises, and `Problem` 503 if no thread is free for too long."""
+        """Run a read in a thread. Raises what it raises, and `Problem` 503 if no thread is free for too long.
+
+        A `partition` of -1 stands for all of the topic.
+        """
         known = self.log.cluster.known.topics.get(topic)
-        found = None if known is None else known.partition(partition)
+        found = None if known is None or partition < 0 else known.partition(partition)
         leader = -1 if found is None else found.leader
         deadline = time.monotonic() + _WAIT_SECONDS
         async with (

@@ -7,7 +7,7 @@ place. No byte is lost: JSON values stand as they are, others are `text` or `bas
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import Enum
 
 import msgspec
@@ -86,7 +86,12 @@ def _set_headers(found: Shown, headers: Pairs) -> None:
 
 def is_plain_json(value: bytes) -> bool:
     """Whether UTF-8 is JSON that can stand in a line as it is, and is written back as the same bytes."""
-    if value == b"null" or b"\n" in value or b"\r" in value or value != value.strip() or _is_deep(value):
+    return value != b"null" and b"\n" not in value and b"\r" not in value and value == value.strip() and is_json(value)
+
+
+def is_json(value: bytes) -> bool:
+    """Whether UTF-8 is JSON that can stand in an answer."""
+    if _is_deep(value):
         return False
     try:
         _raw.decode(value)
@@ -140,16 +145,6 @@ def as_json(batches: Iterable[pa.RecordBatch], head: Mapping[str, object], shape
 def as_lines(batches: Iterable[pa.RecordBatch], shape: Shape) -> bytes:
     """Return a line for each record."""
     return b"".join(msgspec.json.encode(shown(record, shape)) + b"\n" for record in rows(batches))
-
-
-def as_events(batches: Iterable[pa.RecordBatch], shape: Shape, name: Callable[[Record], str]) -> bytes:
-    """Return a server-sent event for each record. `name` is the id with which a client continues after it."""
-    parts: list[bytes] = []
-    for record in rows(batches):
-        cursor = name(record)
-        head = f"id: {cursor}\n".encode() if cursor else b""
-        parts.append(head + b"data: " + msgspec.json.encode(shown(record, shape)) + b"\n\n")
-    return b"".join(parts)
 
 
 def as_arrow(batches: Sequence[pa.RecordBatch], schema: pa.Schema) -> bytes:
