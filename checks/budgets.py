@@ -45,6 +45,7 @@ EXCEPTIONS = {
     "module:fetch.reader": "the public interface of a reader: most of it is docstrings",
     "class:mirror.forwarder:Forwarder": "one method for each event of the loop",
     "class:produce.core:Core": "every decision about sending in one pure class, run through simulated histories",
+    "module:produce.core": "that class and the values it is made of",
     "module:produce.intake": "its two halves share the argument why no record is lost between them",
     "class:produce.lane:Lane": "the state machine of one partition",
     "constructor:produce.producer:Producer": "settings, most of them shared with the other clients",

@@ -6,6 +6,7 @@ import base64
 import gzip
 import json
 import random
+import tracemalloc
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -34,6 +35,10 @@ _values = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
     max_leaves=8,
 )
+
+
+def _read_bytes(body: bytes, kind: str) -> Rows:
+    return read_rows(body, kind, {}, limits=_LIMITS)
 
 
 def _read(body: bytes | str, kind: str = _JSON, **query: str) -> Rows:
@@ -169,9 +174,10 @@ def test_a_native_answer_shows_in_its_status_what_failed() -> None:
 def test_v3_records_say_what_they_are() -> None:
     record = read_v3(
         b'{"partition_id":1,"headers":[{"name":"h","value":"MQ=="}],"key":{"type":"STRING","data":"k"},'
-        b'"value":{"type":"JSON","data":{"a": 1}},"timestamp":"2026-01-01T00:00:00Z"}'
+        b'"value":{"type":"JSON","data":{"a": 1}},"timestamp":"2026-01-01T00:00:00Z"}',
+        _LIMITS,
     )
-    row, receipt = from_v3(record)
+    row, receipt = from_v3(record, _LIMITS)
     assert row == Incoming(b'{"a": 1}', b"k", (("h", b"1"),), 1767225600.0, 1)
     assert receipt == {"key": {"type": "STRING", "size": 1}, "value": {"type": "JSON", "size": 8}}
     for body, code in (
@@ -188,7 +194,7 @@ def test_documents_are_found_however_a_stream_is_cut(values: list[dict[str, Any]
     texts = [json.dumps(value).encode() for value in values]
     stream = data.draw(st.sampled_from([b"", b"\r\n", b" ", b","])).join(texts)
     documents = Documents(1 << 20)
-    found = []
+    found: list[bytes] = []
     while stream:
         size = data.draw(st.integers(1, len(stream)))
         found += documents.feed(stream[:size])
@@ -283,7 +289,7 @@ def _documents(body: bytes) -> None:
     documents = Documents(300)
     for at in range(0, len(body), 7):
         for document in documents.feed(body[at : at + 7]):
-            from_v3(read_v3(document))
+            from_v3(read_v3(document, _LIMITS), _LIMITS)
     documents.end()
 
 
@@ -295,10 +301,130 @@ _READERS: list[Callable[[bytes], object]] = [
     lambda body: read_v2(body, "binary", partition=None, limits=_LIMITS),
     lambda body: read_v2(body, "text", partition=1, limits=_LIMITS),
     _documents,
-    lambda body: [from_v3(entry) for _, entry in read_v3_batch(body, _LIMITS)],
+    lambda body: [from_v3(entry, _LIMITS) for _, entry in read_v3_batch(body, _LIMITS)],
     lambda body: read_kafboy(body, ""),
     lambda body: decoded(body, "gzip", limits=_LIMITS),
 ]
+
+
+def _refused_without_much_memory(read: Callable[[], object]) -> Problem:
+    """Return why a body is refused; nothing may take far more memory than the body has."""
+    tracemalloc.start()
+    allocated = pa.total_allocated_bytes()
+    try:
+        with pytest.raises(Problem) as refused:
+            read()
+        assert tracemalloc.get_traced_memory()[1] < 60 << 20
+    finally:
+        tracemalloc.stop()
+    assert pa.total_allocated_bytes() - allocated < 1 << 20
+    return refused.value
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda: _read(b"1\n" * 2_000_000, _NDJSON),
+        lambda: _read(b"{}\n" * 2_000_000, _NDJSON, shape="record"),
+        lambda: _read(b'{"records":[' + b"{}," * 2_000_000 + b"{}]}"),
+        lambda: read_v2(b'{"records":[' + b"{}," * 2_000_000 + b"{}]}", "json", partition=None, limits=_LIMITS),
+        lambda: read_v3_batch(b'{"entries":[' + b"{}," * 2_000_000 + b"{}]}", _LIMITS),
+    ],
+)
+def test_too_many_records_are_refused_before_they_take_memory(read: Callable[[], object]) -> None:
+    problem = _refused_without_much_memory(read)
+    assert (problem.status, problem.limit) == (413, "records")
+
+
+@pytest.mark.parametrize("field", ["headers", "headers_base64"])
+def test_too_many_headers_are_refused_before_they_take_memory(field: str) -> None:
+    body = b'{"records":[{"%s":[' % field.encode() + b'["a","b"],' * 700_000 + b'["a","b"]]}]}'
+    assert _refused_without_much_memory(lambda: _read(body)).limit == "record_header_bytes"
+
+
+def test_empty_gzip_members_are_refused_before_they_take_minutes() -> None:
+    with pytest.raises(Problem) as refused:
+        decoded(gzip.compress(b"") * 20_000, "gzip", limits=_LIMITS)
+    assert refused.value.limit == "gzip_members"
+
+
+def _stream(batch: pa.RecordBatch, codec: str | None = None) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema, options=pa.ipc.IpcWriteOptions(compression=codec)) as writer:
+        writer.write_batch(batch)
+    return bytes(memoryview(sink.getvalue()))
+
+
+def _same_view(size: int, count: int) -> pa.Array:
+    """A column whose values all lie at the same place."""
+    views, *data = pa.array([bytes(size)], pa.binary_view()).buffers()[1:]
+    return pa.Array.from_buffers(pa.binary_view(), count, [None, pa.py_buffer(views.to_pybytes()[:16] * count), *data])
+
+
+def _same_entry(size: int, count: int) -> pa.Array:
+    return pa.DictionaryArray.from_arrays(pa.array([0] * count, pa.int32()), pa.array([bytes(size)]))
+
+
+@pytest.mark.parametrize("codec", ["zstd", "lz4"])
+def test_an_arrow_stream_is_not_decompressed_beyond_the_limit(codec: str) -> None:
+    bomb = _stream(pa.record_batch({"value": pa.array([bytes(100 << 20)], pa.large_binary())}), codec)
+    assert _refused_without_much_memory(lambda: _read_arrow(bomb)).limit == "decoded_bytes"
+    assert len(_read_arrow(_stream(pa.record_batch({"value": pa.array([bytes(1 << 20)])}), codec))) == 1
+
+
+@pytest.mark.parametrize("make", [_same_view, _same_entry])
+def test_an_arrow_value_is_not_repeated_beyond_the_limit(make: Callable[[int, int], pa.Array]) -> None:
+    assert len(_read_arrow(_stream(pa.record_batch({"value": make(1 << 10, 1000)})))) == 1000
+    with pytest.raises(Problem) as refused:
+        _read_arrow(_stream(pa.record_batch({"value": make(1 << 20, 1000)})))
+    assert refused.value.limit == "decoded_bytes"
+
+
+def test_limits_of_headers_hold_for_arrow_too() -> None:
+    headers = pa.array([[("a", b"1")] * 65], pa.map_(pa.string(), pa.binary()))
+    with pytest.raises(Problem) as refused:
+        _read_arrow(_stream(pa.record_batch({"value": pa.array([b"x"]), "headers": headers})))
+    assert refused.value.limit == "record_headers"
+
+
+def test_damaged_arrow_streams_are_refused() -> None:
+    chance = random.Random(2026)
+    whole = _stream(pa.record_batch({"value": pa.array([b"abc"] * 100), "key": pa.array(["k"] * 100)}), "zstd")
+    refused = 0
+    for _ in range(3000):
+        body = bytearray(whole)
+        for _ in range(chance.randint(1, 4)):
+            body[chance.randrange(len(body))] = chance.randrange(256)
+        try:
+            _read_arrow(bytes(body))
+        except Problem:
+            refused += 1
+    assert refused > 1000
+
+
+def _read_arrow(body: bytes) -> Rows:
+    return _read_bytes(body, "application/vnd.apache.arrow.stream")
+
+
+def test_a_line_has_one_value() -> None:
+    for body in (b"1 2\n3", b'{"a":\n1}', b'"a""b"'):
+        with pytest.raises(Problem, match="line 1"):
+            _read(body, _NDJSON)
+
+
+def test_objects_before_what_is_none_are_found() -> None:
+    documents = Documents(1000).feed(b'{"a":1}{"b":2}rubbish')
+    assert (next(documents), next(documents)) == (b'{"a":1}', b'{"b":2}')
+    with pytest.raises(Problem):
+        next(documents)
+
+
+def test_times_that_no_clock_has_are_refused() -> None:
+    for number in (b"-1", b"1" + b"0" * 400):
+        body = b'{"records":[{"value":1,"timestamp":' + number + b"}]}"
+        with pytest.raises(Problem) as refused:
+            read_v2(body, "json", partition=None, limits=_LIMITS)
+        assert refused.value.status in (400, 422)
 
 
 def test_a_hundred_thousand_odd_bodies_are_read_or_refused_and_nothing_else() -> None:

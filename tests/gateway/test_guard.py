@@ -113,6 +113,19 @@ def test_a_body_above_the_limit_is_refused_before_it_is_read() -> None:
         assert b'"limit":"body_bytes"' in answer
 
 
+def test_bodies_of_all_clients_share_a_limit_of_memory() -> None:
+    with plain_listener(Limits(body_memory_bytes=1 << 20, body_seconds=60.0)) as plain:
+        head = b"POST /v1/topics/t/records HTTP/1.1\r\nHost: localhost\r\nContent-Type: text/plain\r\n"
+        body = b"Content-Length: 500000\r\n\r\n" + b"x" * 500_000
+        with socket.create_connection(("127.0.0.1", plain.port)) as slow:
+            slow.sendall(head + b"Content-Length: 900001\r\n\r\n" + b"x" * 900_000)
+            short = head + b"Connection: close\r\n" + body
+            eventually(lambda: 503 in statuses(exchange(plain.port, short)), "the memory is used")
+            slow.sendall(b"x")
+            assert slow.recv(4096).startswith(b"HTTP/1.1 200")
+        assert statuses(exchange(plain.port, short)) == [200]
+
+
 def test_a_client_that_asks_before_it_sends_is_answered() -> None:
     with plain_listener() as plain, socket.create_connection(("127.0.0.1", plain.port), timeout=10) as sock:
         sock.sendall(_HEAD + b"Expect: 100-continue\r\nContent-Length: 2\r\n\r\n")

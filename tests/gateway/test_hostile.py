@@ -183,6 +183,13 @@ def test_what_follows_a_refused_request_is_not_read_as_another_one(plain: Plain)
     assert len(plain.bodies) == before
 
 
+def test_only_so_many_requests_may_wait_behind_another(plain: Plain) -> None:
+    slow = _GOOD.replace(_CLOSE, b"")
+    answer = exchange(plain.port, slow + b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n" * 5000)
+    assert len(statuses(answer)) <= 102
+    assert plain.hit["pipelined"] == 1
+
+
 def test_requests_in_a_row_are_all_answered_before_one_that_is_refused(plain: Plain) -> None:
     good = _GOOD.replace(_CLOSE, b"")
     answer = exchange(plain.port, good * 5 + b"\x00\r\n\r\n")

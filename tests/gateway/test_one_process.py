@@ -20,6 +20,7 @@ from ottla.errors import ConfigError
 from ottla.gateway.datagram.format import Message, write
 from ottla.gateway.datagram.settings import DatagramSettings
 from ottla.gateway.passing import for_socket, for_syslog
+from ottla.gateway.running import Gateway
 from ottla.gateway.settings import Settings
 from ottla.gateway.settings_file import read_settings
 from ottla.gateway.syslog.settings import SyslogSettings
@@ -137,6 +138,18 @@ def test_sockets_that_were_passed_on_take_the_place_of_addresses(tmp_path: Path)
         with pytest.raises(ConfigError, match="can be reached from other machines"):
             for_syslog(None, {"syslog": [exposed]}, is_insecure=False)
         assert for_syslog(None, {"syslog": [exposed.dup()]}, is_insecure=True) is not None
+
+
+def test_every_socket_that_is_passed_on_is_looked_at(tmp_path: Path) -> None:
+    with socket.socket() as local, socket.socket() as exposed:
+        for sock, host in ((local, "127.0.0.1"), (exposed, "0.0.0.0")):
+            sock.bind((host, 0))
+            sock.listen()
+        gateway = Gateway(
+            Settings(cluster=ClusterAccess(bootstrap="localhost:1")), sockets={"http": [local.dup(), exposed.dup()]}
+        )
+        with pytest.raises(ConfigError, match="can be reached from other machines"):
+            gateway.start()
 
 
 def test_syslog_beyond_this_machine_needs_certificates_or_words(tmp_path: Path) -> None:

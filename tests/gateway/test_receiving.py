@@ -154,6 +154,27 @@ def test_draining_takes_what_was_sent_before(stand: _Stand) -> None:
     assert lines == [*((b"<1>t%d" % number, WHOLE) for number in range(200)), (b"<1>half", CUT)]
 
 
+def test_who_sends_to_a_socket_that_nobody_reads_any_more_is_told(stand: _Stand, tmp_path: Path) -> None:
+    receiver = stand.datagrams(sockets.unix_socket(tmp_path / "s", socket.SOCK_DGRAM, mode=0o600))
+    sent = 0
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
+        sender.connect(str(tmp_path / "s"))
+        sender.setblocking(False)
+        receiver.refuse_senders()
+        thread = threading.Thread(target=receiver.drain, args=(30,))
+        thread.start()
+        while True:
+            try:
+                sender.send(b"%d" % sent)
+                sent += 1
+            except BlockingIOError:
+                pass
+            except BrokenPipeError:
+                break
+        thread.join(30)
+    assert stand.recording.contents == [b"%d" % number for number in range(sent)]
+
+
 def test_those_who_connected_before_a_stop_are_served(stand: _Stand) -> None:
     receiver = stand.stream()
     address = receiver.socket.getsockname()

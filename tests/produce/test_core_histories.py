@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 import pytest
@@ -224,8 +224,10 @@ def _keeps_the_memory_of_what_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     """Splitting: the whole is still counted."""
     real = hook.split_batch
 
-    def split_batch(batch: Outgoing, *, level: int | None) -> list[Outgoing]:
-        parts = real(batch, level=level)
+    def split_batch(
+        batch: Outgoing, invalid: Collection[int], *, level: int | None
+    ) -> tuple[list[Outgoing], list[Outgoing]]:
+        parts = real(batch, invalid, level=level)
         batch.held_bytes = 0
         return parts
 

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from ottla.errors import NotDelivered, OttlaError
+from ottla.errors import InputError, NotDelivered, OttlaError
 from ottla.produce.delivery import Delivery, Outcome
 from ottla.produce.hook import HookedDraft, decoded, split_batch
 from ottla.produce.options import BatchHook
@@ -158,17 +158,33 @@ def test_a_batch_is_split_without_changing_its_records(codec: Codec) -> None:
     times = pa.array(range(1000, 1050), pa.int64())
     whole = sealed([bytes(50)] * 50, codec, key=keys, headers=headers, timestamp=times)
     before = rows_of(whole)
-    parts = split_batch(whole, level=None)
-    assert len(parts) > 1
+    parts, refused = split_batch(whole, level=None)
+    assert (len(parts) > 1, refused) == (True, [])
     assert [row for part in parts for row in rows_of(part)] == before
     assert {part.header.codec for part in parts if part.header} == {codec}
     assert {(part.opened, part.created, part.due, part.deadline) for part in parts} == {(3.0, 4.0, 5.0, 6.0)}
     assert sum(part.count for part in parts) == whole.count
 
 
+@pytest.mark.parametrize("invalid", [{0}, {9}, {3, 4, 7}, {0, 2, 4, 6, 8}])
+def test_invalid_records_are_split_off_and_the_others_keep_their_order(invalid: set[int]) -> None:
+    whole = sealed([b"%d" % number for number in range(10)])
+    before = rows_of(whole)
+    parts, refused = split_batch(whole, invalid, level=None)
+    assert [row for part in parts for row in rows_of(part)] == [before[n] for n in range(10) if n not in invalid]
+    assert [row for part in refused for row in rows_of(part)] == [before[n] for n in sorted(invalid)]
+    for part in parts:
+        part.decide(Outcome(0, 100, -1))
+    assert not whole.decided
+    for part in refused:
+        part.decide(Outcome(0, -1, -1, InputError("refused")))
+    failed = [outcome.error is not None for outcome in whole.outcomes]
+    assert [outcome.first in invalid for outcome in whole.outcomes] == failed
+
+
 def test_a_batch_that_is_split_is_decided_by_its_parts() -> None:
     whole = sealed([b"%d" % i + bytes(50) for i in range(10)])
-    parts = split_batch(whole, level=None)
+    parts, _ = split_batch(whole, level=None)
     for number, part in enumerate(parts):
         assert not whole.decided
         part.decide(Outcome(0, 100 * number, -1))

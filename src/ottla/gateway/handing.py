@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 
 import pyarrow as pa
 
-from ottla.errors import BufferFull, OttlaError, SpoolError
+from ottla.errors import BufferFull, InputError, OttlaError, SpoolError
 from ottla.gateway.intake import Intake, Loss
 from ottla.produce.delivery import BulkDelivery
 
@@ -41,8 +42,18 @@ class Handing:
         Returns the deliveries of what was taken, each with its number of records.
         """
         deliveries = []
-        for portion in _portions(records):
-            delivery = self._hand_over(topic, portion, times, lost)
+        waiting = deque(_portions(records))
+        while waiting:
+            portion = waiting.popleft()
+            try:
+                delivery = self._hand_over(topic, portion, times, lost)
+            except InputError as error:  # of one record, such as one that is too large: the others are sound
+                if portion.num_rows == 1:
+                    lost(topic, 1, *times, error)
+                    continue
+                half = portion.num_rows // 2
+                waiting.extendleft((portion.slice(half), portion.slice(0, half)))
+                continue
             if delivery is not None:
                 deliveries.append((delivery, portion.num_rows))
         return deliveries
@@ -54,6 +65,7 @@ class Handing:
     def _hand_over(
         self, topic: str, records: pa.RecordBatch, times: tuple[float, float], lost: Loss
     ) -> BulkDelivery | None:
+        """Hand over a portion, or lose it. Raises `InputError` for one with a record that is not accepted."""
         while True:
             try:
                 delivery = self._intake.send_table(topic, records)
@@ -65,6 +77,8 @@ class Handing:
                     continue
                 lost(topic, records.num_rows, *times, error)
                 return None
+            except InputError:
+                raise
             except OttlaError as error:
                 lost(topic, records.num_rows, *times, error)
                 return None

@@ -54,6 +54,7 @@ from ottla.wire.warm import warm
 
 _log = logging.getLogger(__name__)
 _LEAST_FLUSH_SECONDS = 1.0
+_LEAST_DRAIN_SECONDS = 1.0
 
 
 class Ending(Protocol):
@@ -91,6 +92,7 @@ class Gateway:
         self._instances: Instances | None = None
         self._ops: HttpListener | None = None
         self._is_stopping = False
+        self._end_by = 0.0
 
     @property
     def sockets(self) -> dict[str, list[socket.socket]]:
@@ -148,10 +150,11 @@ class Gateway:
         for listener in self.listeners:
             listener.stop_accepting()
         for listener in self.listeners:
-            if not listener.drain(max(0.0, deadline - time.monotonic())):
+            # A request that does not end must not cost the others what is in their sockets.
+            if not listener.drain(max(_LEAST_DRAIN_SECONDS, deadline - time.monotonic())):
                 _log.warning("a listener was ended with requests under way")
                 listener.close()
-        self._flush_seconds = max(_LEAST_FLUSH_SECONDS, deadline - time.monotonic())
+        self._end_by = deadline
         self._close(keep_sockets=keep_sockets)
 
     def _close(self, *, keep_sockets: bool = False) -> None:
@@ -174,13 +177,14 @@ class Gateway:
             self._sockets[name] = [bind(address.host, address.port)]
         if not self._sockets[name]:
             return None
-        first = self._sockets[name][0]
-        if first.family == socket.AF_UNIX:
-            return Listen("localhost", 0)
-        found = Listen(*first.getsockname()[:2])
-        if name == "http" and not found.is_loopback:
-            self.settings.check_exposed(str(found))
-        return found
+        found = [
+            Listen("localhost", 0) if sock.family == socket.AF_UNIX else Listen(*sock.getsockname()[:2])
+            for sock in self._sockets[name]
+        ]
+        exposed = next((each for each in found if not each.is_loopback), None)
+        if name == "http" and exposed is not None:
+            self.settings.check_exposed(str(exposed))
+        return exposed or found[0]  # the one that decides what is asked of clients
 
     def _producer_settings(self) -> dict[str, Any]:
         settings = self.settings
@@ -220,7 +224,7 @@ class Gateway:
                 limits=settings.limits,
                 max_record_bytes=settings.max_record_bytes,
             )
-            self._resources.callback(keyed.close)
+            self._resources.callback(lambda: keyed.close(self._seconds_to_flush()))
         producing = Producing(intake, self._directory, limits=settings.limits, counters=self.counters, keyed=keyed)
         is_honest = settings.v2_status == "honest"
         reads = self._read_paths(gate)
@@ -308,7 +312,11 @@ class Gateway:
             openapi=getattr(self, "_openapi", {}),
         )
         limits = replace(self.settings.limits, body_bytes=1 << 16, connections=100)
-        app = make_ops_app(ops, Gate(Access(rules=(EVERYTHING,))), limits=limits, extra=self._status_pages())
+        access = Access(rules=(EVERYTHING,))
+        if self.ops_address is not None and self.ops_address.is_loopback:
+            # Its pages show beginnings of messages: a web page could have a name that leads here.
+            access = replace(access, hosts=frozenset((*LOOPBACK_HOSTS, *(self.settings.access.hosts or ()))))
+        app = make_ops_app(ops, Gate(access), limits=limits, extra=self._status_pages())
         return HttpListener(app, self._sockets["ops"], name="ops", limits=limits)
 
     def _status_pages(self) -> list[Path]:
@@ -337,9 +345,13 @@ class Gateway:
         counted = "".join(text_of(name, listener.counters()) for name, listener in self.silent.items())
         return generate_latest(self._registry) + counted.encode()
 
+    def _seconds_to_flush(self) -> float:
+        """Return how long something may still take to end."""
+        return max(_LEAST_FLUSH_SECONDS, self._end_by - time.monotonic())
+
     def _close_producer(self) -> None:
         try:
-            self._producer.close(getattr(self, "_flush_seconds", _LEAST_FLUSH_SECONDS))
+            self._producer.close(self._seconds_to_flush())
         except NotDelivered as error:
             # Each was answered or counted when it failed. What is new is what nothing will deliver any more.
             if self.settings.spool is None:

@@ -21,7 +21,7 @@ from ottla.produce.broker_states import BrokerStates
 from ottla.produce.delivery import Outcome
 from ottla.produce.effects import Carried, Connect, Effect, Identify, ReadTail, Replace, Search, Send, Store
 from ottla.produce.expiry import Expiry, not_delivered
-from ottla.produce.hook import split_batch
+from ottla.produce.hook import invalid_records, split_batch
 from ottla.produce.lane import LAST_EPOCH, Lane, Verdict, is_surely_absent, verdict_on
 from ottla.produce.outgoing import Identity, Outgoing
 from ottla.produce.packing import Settle, Topic, shrink
@@ -361,7 +361,10 @@ class Core:
             if error.code is ErrorCode.invalid_producer_epoch:
                 lane.disown()
         elif verdict is Verdict.SPLIT and not batch.is_doubtful:
+            shrink(topic, batch)
             self._split(carried, error)
+        elif verdict is Verdict.SIEVE and not self.is_transactional and (invalid := invalid_records(batch, answer)):
+            self._split(carried, error, invalid)
         elif verdict is Verdict.SPLIT and topic.numbered and not self.is_transactional:
             # The limit may have been higher before: if the batch is in the log, its parts must not be written again.
             lane.misnumbered(batch, resume_at=now + self._backoff(lane))
@@ -410,12 +413,11 @@ class Core:
         """Seconds to wait after one more failure of the lane."""
         return self._retry.wait(lane.failures + 1, self._random.random())
 
-    def _split(self, carried: Carried, error: OttlaError) -> None:
-        """Replace a batch that is too large by two smaller ones, or fail it if it cannot be decoded."""
+    def _split(self, carried: Carried, error: OttlaError, invalid: Collection[int] = ()) -> None:
+        """Replace a batch by smaller ones without its invalid records, or fail it if it cannot be decoded."""
         topic, lane, batch = carried
-        shrink(topic, batch)
         try:
-            parts = split_batch(batch, level=topic.settings.level)
+            parts, refused = split_batch(batch, invalid, level=topic.settings.level)
         except OttlaError as failed:
             lane.refused(batch)
             self.topics.fail(batch, NotDelivered(f"{error}; and it cannot be split: {failed}", records=batch.count))
@@ -425,6 +427,8 @@ class Core:
         lane.replaced(batch, parts)
         self.account.release(batch)
         self.effects.append(Replace(lane, batch, parts))
+        for part in refused:
+            self.topics.fail(part, not_delivered(part, str(error), maybe_written=False, cause=error))
 
     # The log
 

@@ -6,7 +6,8 @@ know. Used for `batch_hook`, and for batches that a broker rejects as too large.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import itertools
+from collections.abc import Collection, Iterable
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +20,7 @@ from ottla.wire.batch import Batch, BatchHeader, Codec, pack_header
 from ottla.wire.columns import Columns, as_arrow, from_arrow
 from ottla.wire.decode import Decoder
 from ottla.wire.encode import ALL_ROWS, LARGEST_BATCH, BatchLimits, NewBatch, encode
+from ottla.wire.produce import Produced
 
 _COLUMNS = ("key", "value", "headers", "timestamp")
 
@@ -89,14 +91,34 @@ def _hook_failed(whole: Outgoing, error: BaseException) -> InputError:
     return InputError(f"the batch hook of topic {whole.topic} failed on {whole.count} records: {error}")
 
 
-def split_batch(batch: Outgoing, *, level: int | None) -> list[Outgoing]:
-    """Split the records of a sealed batch into two smaller ones."""
+def invalid_records(batch: Outgoing, answer: Produced) -> set[int]:
+    """Return the records that a broker named as invalid; none if it would not take the batch without them either."""
+    named = {row for row, _ in answer.record_errors if 0 <= row < batch.count}
+    return named if len(named) < batch.count and not batch.is_doubtful else set()
+
+
+def split_batch(
+    batch: Outgoing, invalid: Collection[int] = (), *, level: int | None
+) -> tuple[list[Outgoing], list[Outgoing]]:
+    """Split a sealed batch: in two smaller ones, or into those without invalid records, and those of nothing else."""
     assert batch.header is not None
     assert batch.records is not None
     rows = decoded(batch.header, batch.records, topic=batch.topic, partition=batch.partition)
-    half = BatchLimits(max_bytes=LARGEST_BATCH, max_records=(batch.count + 1) // 2)
-    new = encode(_columns(rows), now_ms=0, codec=batch.header.codec, level=level, limits=half)
-    return make_parts(batch, new, changed=False)
+    is_invalid = np.zeros(batch.count, np.bool_)
+    is_invalid[list(invalid)] = True
+    inner = (np.flatnonzero(np.diff(is_invalid)) + 1).tolist() if invalid else [(batch.count + 1) // 2]
+    limits = BatchLimits(max_bytes=LARGEST_BATCH, max_records=batch.count)
+    new = [
+        each
+        for start, stop in itertools.pairwise((0, *inner, batch.count))
+        for each in encode(
+            _columns(rows.slice(start, stop - start)), now_ms=0, codec=batch.header.codec, level=level, limits=limits
+        )
+    ]
+    parts = make_parts(batch, new, changed=False)
+    is_refused = [part.parent is not None and bool(is_invalid[part.parent[1]]) for part in parts]
+    kept = [part for part, is_out in zip(parts, is_refused, strict=True) if not is_out]
+    return kept, [part for part, is_out in zip(parts, is_refused, strict=True) if is_out]
 
 
 def decoded(header: BatchHeader, records: bytes | memoryview, *, topic: str, partition: int) -> pa.RecordBatch:

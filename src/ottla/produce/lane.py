@@ -57,6 +57,7 @@ class Verdict(Enum):
     RETRY = "send it again"
     CHECK = "search the log for it"
     SPLIT = "split it into smaller ones"
+    SIEVE = "some of its records will never be accepted: split them off"
     REFUSE = "it will never be accepted"
     FENCED = "another producer has taken over"
 
@@ -68,6 +69,7 @@ _CHECK = {
     ErrorCode.invalid_producer_epoch,
 }
 _SPLIT = {ErrorCode.message_too_large, ErrorCode.record_list_too_large}
+_INVALID = {ErrorCode.invalid_timestamp, ErrorCode.invalid_record}
 _FENCED = {ErrorCode.producer_fenced, ErrorCode.transaction_coordinator_fenced}
 
 
@@ -80,6 +82,8 @@ def verdict_on(code: int, *, records: int) -> Verdict:
         return Verdict.CHECK
     if row.code in _SPLIT:
         return Verdict.SPLIT if records > 1 else Verdict.REFUSE
+    if row.code in _INVALID and records > 1:
+        return Verdict.SIEVE
     return Verdict.RETRY if row.retriable else Verdict.REFUSE
 
 
@@ -283,7 +287,7 @@ class Lane:
     def replaced(self, batch: Outgoing, parts: Iterable[Outgoing]) -> None:
         """Put smaller batches in the place of this one, under its numbers, so that nothing has to be renumbered.
 
-        A broker that refused the batch has not used its numbers: every copy of it was too large.
+        A broker that refused the batch has not used its numbers: every copy of it was too large or invalid.
         """
         index, identity, header = self.queue.index(batch), batch.identity, batch.header
         self.refused(batch)

@@ -20,7 +20,7 @@ from ottla.gateway.access.gate import Gate
 from ottla.gateway.http.counters import Counters
 from ottla.gateway.http.limits import Limits
 from ottla.gateway.http.problems import Problem, problem_of
-from ottla.gateway.http.request import Answer, ClientGone, Receive, Request, Send, as_problem
+from ottla.gateway.http.request import Answer, ClientGone, Receive, Request, Room, Send, as_problem
 
 _log = logging.getLogger(__name__)
 Handler = Callable[..., Awaitable[Answer]]
@@ -74,6 +74,7 @@ class App:
         self._gate = gate
         self._limits = limits
         self._counters = counters
+        self._room = Room(limits.body_memory_bytes)
         self._hot = tuple(hot)
         routes = [
             Route(each.template, _Endpoint(self, each), methods=[each.method])
@@ -110,7 +111,13 @@ class App:
         self, path: Path | StreamPath, scope: Any, receive: Receive, send: Send, parameters: dict[str, Any]
     ) -> None:
         """Run a handler and send what it returns."""
-        request = Request(scope, receive, limits=self._limits)
+        request = Request(scope, receive, limits=self._limits, room=self._room)
+        try:
+            await self._answer(path, request, send, parameters)
+        finally:
+            request.free()
+
+    async def _answer(self, path: Path | StreamPath, request: Request, send: Send, parameters: dict[str, Any]) -> None:
         content_type = path.content_type if isinstance(path, Path) else JSON
         try:
             request.identity = await self._gate.identify(request.connection, request.headers)

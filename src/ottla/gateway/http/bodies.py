@@ -8,29 +8,57 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Mapping, Sequence
+import itertools
+import re
+import struct
+import threading
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
-from typing import Any, NoReturn, TypeAlias
+from typing import Any, NoReturn, TypeAlias, TypeVar
 
 import msgspec
 import pyarrow as pa
 
+from ottla.gateway.http.arrow_sizes import claims_of, most_entries, repeated_bytes
+from ottla.gateway.http.decoding import too_large
 from ottla.gateway.http.limits import Limits
 from ottla.gateway.http.problems import Problem
 from ottla.gateway.intake import Incoming
 
+_T = TypeVar("_T")
 Rows: TypeAlias = Sequence[Incoming] | pa.RecordBatch
 JSON = "application/json"
 NDJSON = ("application/x-ndjson", "application/ndjson", "application/jsonl")
 BINARY = ("application/octet-stream", "text/plain")
 ARROW = "application/vnd.apache.arrow.stream"
 _NULL = b"null"
+_ABSENT = (b"", _NULL)
+_MOST_PER_BYTE, _MOST_PER_HEADER = 6, 100
+"""How much JSON a byte of a header takes, written as an escape, and all that stands around its name and value."""
 _YEAR_10000 = 253_402_300_800
 _LAST_PARTITION = (1 << 31) - 1
 _COLUMNS = ("value", "key", "headers", "timestamp", "partition")
 
 
-class _Record(msgspec.Struct, forbid_unknown_fields=True, gc=False):
+class _Room(threading.local):
+    """How many more records the body that this thread decodes may have."""
+
+    left = 0
+
+
+_room = _Room()
+
+
+class Counted(msgspec.Struct, gc=False):
+    """A record of a body: the one behind the last that a request may have ends decoding, before it takes memory."""
+
+    def __post_init__(self) -> None:
+        _room.left -= 1
+        if _room.left < 0:
+            raise ValueError("too many records")
+
+
+class _Record(Counted, forbid_unknown_fields=True, gc=False):
     """A record in JSON. At most one of `value`, `text` and `base64`; a record without any of them is a tombstone."""
 
     value: msgspec.Raw = msgspec.Raw(b"")
@@ -38,8 +66,8 @@ class _Record(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     base64: str | None = None
     key: str | None = None
     key_base64: str | None = None
-    headers: dict[str, str | None] | list[tuple[str, str | None]] | None = None
-    headers_base64: dict[str, str | None] | list[tuple[str, str | None]] | None = None
+    headers: msgspec.Raw = msgspec.Raw(b"")
+    headers_base64: msgspec.Raw = msgspec.Raw(b"")
     timestamp: float | str | None = None
     partition: int | None = None
 
@@ -52,10 +80,12 @@ class _Envelope(msgspec.Struct, gc=False):
     records: msgspec.Raw = msgspec.Raw(b"")
 
 
-_raw_lines = msgspec.json.Decoder(msgspec.Raw)
-_record_lines = msgspec.json.Decoder(_Record)
+_raw_line = msgspec.json.Decoder(msgspec.Raw)
+_record_line = msgspec.json.Decoder(_Record)
 _records = msgspec.json.Decoder(_Records)
 _envelope = msgspec.json.Decoder(_Envelope)
+_header_pairs = msgspec.json.Decoder(dict[str, str | None] | list[tuple[str, str | None]] | None)
+_line_with_content = re.compile(rb"\S[^\n]*")
 
 
 def read_rows(body: bytes, content_type: str, query: Mapping[str, str], *, limits: Limits) -> Rows:
@@ -65,11 +95,12 @@ def read_rows(body: bytes, content_type: str, query: Mapping[str, str], *, limit
     if shape not in ("", "value", "record"):
         raise Problem(400, f"shape is {shape!r}; accepted are value and record")
     if kind in NDJSON:
-        rows: Rows = read_record_lines(body) if shape == "record" else read_lines(body, query.get("key"))
+        is_record = shape == "record"
+        rows: Rows = read_record_lines(body, limits) if is_record else read_lines(body, query.get("key"), limits=limits)
     elif kind == JSON:
-        rows = read_json(body, query.get("key"), is_value=shape == "value")
+        rows = read_json(body, query.get("key"), is_value=shape == "value", limits=limits)
     elif kind == ARROW:
-        rows = read_arrow(body)
+        rows = read_arrow(body, limits)
     elif kind in BINARY:
         rows = [Incoming(body, _encoded(query.get("key")))]
     else:
@@ -90,33 +121,61 @@ def check_count(count: int, limits: Limits) -> None:
         )
 
 
-def read_lines(body: bytes, key: str | None = None) -> list[Incoming]:
+def decode_counted(decode: Callable[[bytes], _T], body: bytes, limits: Limits, *, most: int = 0) -> _T:
+    """Return a body decoded, if it has at most as many records as one request may have. Raises `Problem` 413."""
+    most = most or limits.records
+    _room.left = most
+    try:
+        return decode(body)
+    except msgspec.ValidationError as error:
+        if _room.left < 0:
+            raise Problem(413, f"the request has more than {most:,} records", limit="records") from error
+        raise
+
+
+def read_lines(body: bytes, key: str | None = None, *, limits: Limits) -> list[Incoming]:
     """Return a record for each line that is not empty: its value is the line's JSON, as it came."""
     check_utf8(body)
     key_bytes = _encoded(key)
+    lines = _lines_of(body, limits)
     try:
-        values = _raw_lines.decode_lines(body)
+        for line in lines:
+            _raw_line.decode(line)
     except (msgspec.MsgspecError, RecursionError) as error:
-        _fail_at_line(body, _raw_lines, error)
-    return [Incoming(bytes(value), key_bytes) for value in values]
+        _fail_at_line(body, _raw_line, error)
+    return [Incoming(line, key_bytes) for line in lines]
 
 
-def read_record_lines(body: bytes) -> list[Incoming]:
+def read_record_lines(body: bytes, limits: Limits) -> list[Incoming]:
     """Return a record for each line that is not empty, with the fields of `_Record`."""
     check_utf8(body)
+    lines = _lines_of(body, limits)
+    _room.left = len(lines)
     try:
-        records = _record_lines.decode_lines(body)
+        records = [_record_line.decode(line) for line in lines]
     except (msgspec.MsgspecError, RecursionError) as error:
-        _fail_at_line(body, _record_lines, error)
-    return [_incoming(record, index) for index, record in enumerate(records)]
+        _fail_at_line(body, _record_line, error)
+    return [_incoming(record, index, limits) for index, record in enumerate(records)]
 
 
-def read_json(body: bytes, key: str | None = None, *, is_value: bool = False) -> list[Incoming]:
+def _lines_of(body: bytes, limits: Limits) -> list[bytes]:
+    """Return the lines that are not empty, without space around them. Raises `Problem` for too many."""
+    if body.count(b"\n") < limits.records:
+        return [line for line in map(bytes.strip, body.split(b"\n")) if line]
+    found = itertools.islice(_line_with_content.finditer(body), limits.records + 1)
+    lines = [each.group().rstrip() for each in found]
+    if len(lines) > limits.records:
+        raise Problem(413, f"the request has more than {limits.records:,} records", limit="records")
+    return lines
+
+
+def read_json(body: bytes, key: str | None = None, *, is_value: bool = False, limits: Limits) -> list[Incoming]:
     """Return the records of `{"records": [...]}`; of any other JSON one record, whose value is the body."""
     check_utf8(body)
     try:
         if not is_value and _has_records(body):
-            return [_incoming(record, index) for index, record in enumerate(_records.decode(body).records)]
+            records = decode_counted(_records.decode, body, limits).records
+            return [_incoming(record, index, limits) for index, record in enumerate(records)]
         return [Incoming(bytes(msgspec.json.decode(body, type=msgspec.Raw)), _encoded(key))]
     except msgspec.MsgspecError as error:
         raise Problem(400, f"the body is not accepted: {error}") from error
@@ -124,19 +183,31 @@ def read_json(body: bytes, key: str | None = None, *, is_value: bool = False) ->
         raise _too_deep() from error
 
 
-def read_arrow(body: bytes) -> pa.RecordBatch:
+def read_arrow(body: bytes, limits: Limits) -> pa.RecordBatch:
     """Return the rows of an Arrow stream with a column `value`, and optionally key, headers, timestamp, partition."""
     try:
+        claims = claims_of(body)
+        if claims.rows > limits.records:
+            raise Problem(413, f"the request has more than {limits.records:,} records", limit="records")
+        if claims.size_bytes > limits.decoded_bytes:
+            raise too_large(limits.decoded_bytes)
         with pa.ipc.open_stream(pa.py_buffer(body)) as reader:
             table = reader.read_all()
         table.validate(full=True)
         columns = table.combine_chunks().to_batches()
-    except (pa.ArrowException, OSError, ValueError) as error:
+    except (pa.ArrowException, OSError, ValueError, struct.error) as error:
         raise Problem(400, f"the body is not an Arrow stream: {error}") from error
-    unknown = [name for name in table.schema.names if name not in _COLUMNS]
-    if unknown or "value" not in table.schema.names or len(set(table.schema.names)) != len(table.schema.names):
-        raise Problem(422, f"the columns are {', '.join(table.schema.names)}; accepted are {', '.join(_COLUMNS)}, once")
-    return columns[0] if columns else pa.RecordBatch.from_pylist([], schema=table.schema)
+    names = table.schema.names
+    if "value" not in names or len(set(names)) != len(names) or not set(names) <= set(_COLUMNS):
+        raise Problem(422, f"the columns are {', '.join(names)}; accepted are {', '.join(_COLUMNS)}, once")
+    if not columns:
+        return pa.RecordBatch.from_pylist([], schema=table.schema)
+    if sum(map(repeated_bytes, columns[0].columns)) > limits.decoded_bytes:
+        raise too_large(limits.decoded_bytes)
+    headers = most_entries(columns[0].column("headers")) if "headers" in names else 0
+    if headers > limits.record_headers:
+        raise Problem(413, f"a row has {headers} headers", limit="record_headers")
+    return columns[0]
 
 
 def check_utf8(body: bytes) -> None:
@@ -196,7 +267,7 @@ def _has_records(body: bytes) -> bool:
     return bytes(_envelope.decode(body).records).startswith(b"[")
 
 
-def _incoming(record: _Record, index: int) -> Incoming:
+def _incoming(record: _Record, index: int, limits: Limits) -> Incoming:
     what = f"record {index}"
     value = bytes(record.value)
     if (value != b"") + (record.text is not None) + (record.base64 is not None) > 1:
@@ -213,24 +284,43 @@ def _incoming(record: _Record, index: int) -> Incoming:
     key = _encoded(record.key)
     if record.key_base64 is not None:
         key = from_base64(record.key_base64, f"key_base64 of {what}")
-    if record.headers is not None and record.headers_base64 is not None:
-        raise Problem(400, f"{what} has headers and headers_base64")
     return Incoming(
         content,
         key,
-        _headers(record, what),
+        _headers(record, what, limits),
         None if record.timestamp is None else read_time(record.timestamp, f"timestamp of {what}"),
         read_partition(record.partition, what),
     )
 
 
-def _headers(record: _Record, what: str) -> tuple[tuple[str, bytes | None], ...]:
-    given = record.headers if record.headers_base64 is None else record.headers_base64
+def _headers(record: _Record, what: str, limits: Limits) -> tuple[tuple[str, bytes | None], ...]:
+    texts, base64s = bytes(record.headers), bytes(record.headers_base64)
+    if texts in _ABSENT and base64s in _ABSENT:
+        return ()
+    if texts not in _ABSENT and base64s not in _ABSENT:
+        raise Problem(400, f"{what} has headers and headers_base64")
+    is_text = texts not in _ABSENT
+    given = decode_headers(_header_pairs.decode, texts if is_text else base64s, what, limits)
     pairs = given.items() if isinstance(given, dict) else given or ()
-    if record.headers_base64 is None:
+    if is_text:
         return tuple((name, _encoded(text)) for name, text in pairs)
     whose = f"headers_base64 of {what}"
     return tuple((name, None if text is None else from_base64(text, whose)) for name, text in pairs)
+
+
+def decode_headers(decode: Callable[[bytes], _T], raw: bytes, what: str, limits: Limits) -> _T:
+    """Return the headers of a record decoded, unless their JSON is larger than all accepted ones are. Raises `Problem`.
+
+    Each takes a hundred times its JSON while it is decoded.
+    """
+    if len(raw) > _MOST_PER_BYTE * limits.record_header_bytes + _MOST_PER_HEADER * limits.record_headers:
+        raise Problem(
+            413, f"{what} has headers above {limits.record_header_bytes:,} bytes", limit="record_header_bytes"
+        )
+    try:
+        return decode(raw)
+    except msgspec.MsgspecError as error:
+        raise Problem(400, f"headers of {what} are not accepted: {error}") from error
 
 
 def _encoded(text: str | None) -> bytes | None:

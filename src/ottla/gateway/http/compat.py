@@ -15,11 +15,15 @@ from ottla.gateway.access.gate import Gate
 from ottla.gateway.access.rules import Verb
 from ottla.gateway.http.answers import Outcome, by_row
 from ottla.gateway.http.bodies import check_count, check_utf8
+from ottla.gateway.http.limits import Limits
+from ottla.gateway.http.native import refuse_key
 from ottla.gateway.http.problems import Problem
 from ottla.gateway.http.producing import Ack, Producing
 from ottla.gateway.http.request import Answer, Request, as_json
 from ottla.gateway.intake import Incoming
 
+_SIGNS = 10
+"""How often a record may have the sign that separates records."""
 FLASFKA_VERSION = b"0.1.0"
 
 
@@ -61,10 +65,12 @@ class Kafboy:
 
     async def _rows(self, request: Request, topic: str) -> list[Incoming] | Answer:
         self._gate.check(request.identity, Verb.PRODUCE, topic)
+        refuse_key(request)
         body = await request.body()
         self._gate.charge(request.connection, request.identity, len(body))
         if not body:
             return as_json({"error": "no_body"}, 400)
+        _check_items(body, b"&" if is_form(body, request.content_type) else b":", request.limits)
         rows = read_kafboy(body, request.content_type)
         if not rows:
             return as_json({"error": "empty" if rows is not None else "unexp"}, 400)
@@ -82,9 +88,11 @@ class Flasfka:
     async def send(self, request: Request, topic: str, key: str | None = None) -> Answer:
         """`POST /{topic}/` and `POST /{topic}/{key}/`."""
         self._gate.check(request.identity, Verb.PRODUCE, topic)
+        refuse_key(request)
         body = await request.body()
         self._gate.charge(request.connection, request.identity, len(body))
         version = ((b"x-flasfka-version", FLASFKA_VERSION),)
+        _check_items(body, b",", request.limits)
         try:
             check_utf8(body)
             messages = msgspec.json.decode(body, type=_Messages).messages
@@ -103,7 +111,7 @@ class Flasfka:
 def read_kafboy(body: bytes, content_type: str) -> list[Incoming] | None:
     """Return the pairs of a form or a JSON object; None for anything else."""
     try:
-        if content_type == "application/json" or body.lstrip()[:1] == b"{":
+        if not is_form(body, content_type):
             check_utf8(body)
             pairs = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
             return [Incoming(_plain(bytes(value)), key.encode()) for key, value in pairs.items()]
@@ -111,6 +119,17 @@ def read_kafboy(body: bytes, content_type: str) -> list[Incoming] | None:
     except (Problem, msgspec.MsgspecError, RecursionError, ValueError):
         return None
     return [Incoming(value.encode(), key.encode()) for key, value in form]
+
+
+def is_form(body: bytes, content_type: str) -> bool:
+    """Whether kafboy takes a body as a form."""
+    return content_type != "application/json" and body.lstrip()[:1] != b"{"
+
+
+def _check_items(body: bytes, sign: bytes, limits: Limits) -> None:
+    """Raise `Problem` for a body that may have far too many records, before each of them takes memory."""
+    if body.count(sign) > _SIGNS * limits.records:
+        raise Problem(413, f"the request has more than {limits.records:,} records", limit="records")
 
 
 def _plain(raw: bytes) -> bytes:

@@ -13,6 +13,8 @@ ENCODINGS = ("gzip", "zstd", "identity")
 _GZIP = 31
 """Window bits of zlib for gzip's own header and checksum."""
 _STEP = 1 << 20
+_WINDOW = 64 << 10
+_MOST_MEMBERS = 10_000
 
 
 def decoded(body: bytes, encoding: str, *, limits: Limits) -> bytes:
@@ -29,22 +31,27 @@ def decoded(body: bytes, encoding: str, *, limits: Limits) -> bytes:
 
 def _gunzipped(body: bytes, limit: int) -> bytes:
     parts: list[bytes] = []
-    size, rest = 0, body
-    while rest:  # members follow one another
+    size, at, members = 0, 0, 0
+    while at < len(body):  # members follow one another
+        members += 1
+        if members > _MOST_MEMBERS:
+            raise Problem(400, f"the body has more than {_MOST_MEMBERS:,} gzip members", limit="gzip_members")
         member = zlib.decompressobj(_GZIP)
         while not member.eof:
+            # What a member leaves over is copied for each: from the whole body, empty members would take minutes.
+            given = member.unconsumed_tail or body[at : at + _WINDOW]
+            at += 0 if member.unconsumed_tail else len(given)
+            if not given:
+                raise Problem(400, "the body is not gzip: it ends early")
             try:
-                part = member.decompress(rest, _STEP)
+                part = member.decompress(given, _STEP)
             except zlib.error as error:
                 raise Problem(400, f"the body is not gzip: {error}") from error
-            rest = member.unconsumed_tail
             size += len(part)
             if size > limit:
-                raise _too_large(limit)
+                raise too_large(limit)
             parts.append(part)
-            if not part and not rest and not member.eof:
-                raise Problem(400, "the body is not gzip: it ends early")
-        rest = member.unused_data
+        at -= len(member.unused_data)
     return b"".join(parts)
 
 
@@ -57,7 +64,7 @@ def _unzstd(body: bytes, limit: int) -> bytes:
             if not _is_short(error):
                 raise Problem(400, "the body is not zstd") from error
         if len(output) >= limit:
-            raise _too_large(limit)
+            raise too_large(limit)
         output = bytearray(min(4 * len(output), limit))
 
 
@@ -65,5 +72,6 @@ def _is_short(error: Exception) -> bool:
     return "too small" in str(error) or "write zero" in str(error).lower() or "whole buffer" in str(error)
 
 
-def _too_large(limit: int) -> Problem:
+def too_large(limit: int) -> Problem:
+    """Return the answer for a body that is too large once it is decoded."""
     return Problem(413, f"the decoded body is larger than {limit:,} bytes", limit="decoded_bytes")

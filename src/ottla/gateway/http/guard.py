@@ -29,7 +29,10 @@ on its way."""
 CONNECTION = "ottla.connection"
 """Where a request's scope has its `Connection`."""
 _ONCE = frozenset(
-    {b"host", b"content-length", b"transfer-encoding", b"content-type", b"content-encoding", b"authorization"}
+    {
+        *(b"host", b"content-length", b"transfer-encoding", b"content-type", b"content-encoding", b"authorization"),
+        b"idempotency-key",
+    }
 )
 """Headers that a request must not have twice."""
 _NAME = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
@@ -198,6 +201,8 @@ class Guard(HttpToolsProtocol):
             self._stop(Problem(400, "Upgrade is not supported: use HTTP/1.1"))
         if not self.url.startswith(b"/"):
             self._stop(Problem(400, "the request line needs a path"))
+        if len(self.pipeline) >= self.limits.pipelined:
+            self._stop(Problem(429, f"more than {self.limits.pipelined} requests wait", limit="pipelined"))
         self._is_in_head = False
         self._disarm()
         super().on_headers_complete()

@@ -19,6 +19,8 @@ class Limits:
     body_bytes: int = 8 << 20
     decoded_bytes: int = 64 << 20
     """A body after gzip or zstd."""
+    body_memory_bytes: int = 512 << 20
+    """Bodies of all requests together, as they came and decoded."""
     body_seconds: float = 30.0
     """A whole body. Of a stream of records: the longest pause in it."""
     answer_seconds: float = 30.0
@@ -26,6 +28,8 @@ class Limits:
     idle_seconds: float = 65.0
     """How long a connection may stay open between two requests."""
     connections: int = 1000
+    pipelined: int = 100
+    """Requests of one connection that wait behind one that is not answered yet."""
     records: int = 50_000
     """Records of one request."""
     record_headers: int = 64

@@ -87,6 +87,12 @@ def key_name(request: Request) -> str:
     return f"{request.identity}/{key}"
 
 
+def refuse_key(request: Request) -> None:
+    """Raise `Problem` for a key on a route that keeps none: its client would repeat the request and write twice."""
+    if KEY_HEADER in request.headers:
+        raise Problem(400, "an Idempotency-Key is not served here: use POST /v1/topics/{topic}/records, or v2")
+
+
 def digest_of(request: Request, topic: str, body: bytes) -> bytes:
     """Return what tells one request from another under the same key."""
     digest = hashlib.sha256()

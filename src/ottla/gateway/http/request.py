@@ -11,7 +11,7 @@ import msgspec
 from ottla.gateway.http.decoding import decoded
 from ottla.gateway.http.guard import CONNECTION, Connection
 from ottla.gateway.http.limits import Limits
-from ottla.gateway.http.problems import Problem
+from ottla.gateway.http.problems import Problem, unavailable
 
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
@@ -24,12 +24,26 @@ class ClientGone(Exception):
     """The client closed the connection before its request was complete."""
 
 
+class Room:
+    """The memory that the bodies of all requests share. For one event loop."""
+
+    def __init__(self, most_bytes: int) -> None:
+        self.most_bytes = most_bytes
+        self.used_bytes = 0
+
+    def take(self, size_bytes: int) -> None:
+        """Take memory. Raises `Problem` 503 if others have it."""
+        if self.used_bytes and self.used_bytes + size_bytes > self.most_bytes:
+            raise unavailable("the memory for bodies is full", limit="body_memory_bytes")
+        self.used_bytes += size_bytes
+
+
 class Request:
     """One request. Its body is read once."""
 
-    __slots__ = ("_receive", "headers", "identity", "limits", "method", "path", "scope")
+    __slots__ = ("_held_bytes", "_receive", "_room", "headers", "identity", "limits", "method", "path", "scope")
 
-    def __init__(self, scope: Any, receive: Receive, *, limits: Limits) -> None:
+    def __init__(self, scope: Any, receive: Receive, *, limits: Limits, room: Room | None = None) -> None:
         self.scope = scope
         self.method: str = scope["method"]
         self.path: str = scope["path"]
@@ -38,6 +52,8 @@ class Request:
         self.identity = ""
         """Who sends it, once `access` has decided that."""
         self._receive = receive
+        self._room = room or Room(limits.body_memory_bytes)
+        self._held_bytes = 0
 
     @property
     def connection(self) -> Connection:
@@ -85,16 +101,31 @@ class Request:
         if len(body) > limit:
             raise _too_large(limit)
         encoding = self.headers.get(b"content-encoding")
-        return body if encoding is None else decoded(body, encoding.decode("latin-1"), limits=self.limits)
+        if encoding is None:
+            return body
+        body = decoded(body, encoding.decode("latin-1"), limits=self.limits)
+        self._hold(len(body))
+        return body
+
+    def free(self) -> None:
+        """The request has its answer: the memory of its body is there for others."""
+        self._room.used_bytes -= self._held_bytes
+        self._held_bytes = 0
+
+    def _hold(self, size_bytes: int) -> None:
+        self._room.take(size_bytes)
+        self._held_bytes += size_bytes
 
     async def _rest(self, first: bytes, limit: int) -> bytes:
         parts, size = [first], len(first)
+        self._hold(size)
         while True:
             message = await self._receive()
             if message["type"] != "http.request":
                 raise ClientGone
             parts.append(message["body"])
             size += len(message["body"])
+            self._hold(len(message["body"]))
             if size > limit:
                 raise _too_large(limit)
             if not message["more_body"]:

@@ -13,7 +13,15 @@ from ottla.admin import TopicDescription
 from ottla.gateway.access.gate import Gate
 from ottla.gateway.access.rules import Verb
 from ottla.gateway.http.answers import Outcome
-from ottla.gateway.http.native import KEY_HEADER, digest_of, key_name, refuse_unknown, retry_headers, visible_topics
+from ottla.gateway.http.native import (
+    KEY_HEADER,
+    digest_of,
+    key_name,
+    refuse_key,
+    refuse_unknown,
+    retry_headers,
+    visible_topics,
+)
 from ottla.gateway.http.problems import Problem, unknown_partition
 from ottla.gateway.http.producing import Ack, Producing
 from ottla.gateway.http.request import Answer, Request, as_json
@@ -45,10 +53,13 @@ class Rest:
         query = request.query
         if query:
             refuse_unknown(query, ("async",))
+        is_async = query.get("async") == "true"
+        if is_async:
+            refuse_key(request)
         body = await request.body()
         self._gate.charge(request.connection, request.identity, len(body))
         rows = read_v2(body, form, partition=partition, limits=request.limits)
-        if query.get("async") == "true":
+        if is_async:
             await self._producing.produce(topic, rows, Ack.NONE)
             return Answer(204)
         if KEY_HEADER in request.headers:

@@ -6,17 +6,26 @@ them. What is wrong is a `Problem` with the codes of the REST Proxy and the inde
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeVar
 
 import msgspec
 
 from ottla.gateway.http.answers import Outcome, by_row
-from ottla.gateway.http.bodies import check_utf8, from_base64, read_partition, read_time
+from ottla.gateway.http.bodies import (
+    Counted,
+    check_utf8,
+    decode_counted,
+    decode_headers,
+    from_base64,
+    read_partition,
+    read_time,
+)
 from ottla.gateway.http.limits import Limits
 from ottla.gateway.http.problems import Problem
 from ottla.gateway.intake import Incoming
 
+_H = TypeVar("_H")
 V2 = b"application/vnd.kafka.v2+json"
 FORMATS = {
     "application/vnd.kafka.json.v2+json": "json",
@@ -37,12 +46,12 @@ class _Header(msgspec.Struct, gc=False):
     value: str | None = None
 
 
-class _V2Record(msgspec.Struct, gc=False):
+class _V2Record(Counted, gc=False):
     key: msgspec.Raw = msgspec.Raw(b"")
     value: msgspec.Raw = msgspec.Raw(b"")
     partition: int | None = None
     timestamp: int | None = None
-    headers: list[_Header] = []
+    headers: msgspec.Raw = msgspec.Raw(b"")
 
 
 class _V2Body(msgspec.Struct, gc=False):
@@ -59,11 +68,11 @@ class _V3Data(msgspec.Struct, gc=False):
     data: msgspec.Raw = msgspec.Raw(b"")
 
 
-class V3Record(msgspec.Struct, gc=False):
+class V3Record(Counted, gc=False):
     """A record of v3; an entry of a batch has an `id`, too."""
 
     partition_id: int | None = None
-    headers: list[_V3Header] = []
+    headers: msgspec.Raw = msgspec.Raw(b"")
     key: _V3Data | None = None
     value: _V3Data | None = None
     timestamp: str | None = None
@@ -78,6 +87,8 @@ _v2 = msgspec.json.Decoder(_V2Body)
 _v3 = msgspec.json.Decoder(V3Record)
 _v3_batch = msgspec.json.Decoder(_V3Batch)
 _text = msgspec.json.Decoder(str)
+_headers = msgspec.json.Decoder(list[_Header] | None)
+_v3_headers = msgspec.json.Decoder(list[_V3Header] | None)
 
 
 def v2_format(content_type: str) -> str:
@@ -93,7 +104,7 @@ def read_v2(body: bytes, form: str, *, partition: int | None, limits: Limits) ->
     """Return the records of a v2 body, in the format `form`. Raises `Problem`."""
     check_utf8(body)
     try:
-        records = _v2.decode(body).records
+        records = decode_counted(_v2.decode, body, limits).records
     except msgspec.ValidationError as error:
         raise Problem(422, str(error), code=42206) from error
     except msgspec.MsgspecError as error:
@@ -102,9 +113,7 @@ def read_v2(body: bytes, form: str, *, partition: int | None, limits: Limits) ->
         raise Problem(400, "JSON is nested too deeply", limit="json_depth") from error
     if not records:
         raise Problem(422, "records is empty", code=42206)
-    if len(records) > limits.records:
-        raise Problem(413, f"the request has {len(records):,} records", limit="records")
-    return [_from_v2(record, form, index, partition) for index, record in enumerate(records)]
+    return [_from_v2(record, form, index, partition, limits) for index, record in enumerate(records)]
 
 
 def v2_answer(outcome: Outcome) -> bytes:
@@ -118,11 +127,11 @@ def v2_answer(outcome: Outcome) -> bytes:
     return msgspec.json.encode({"offsets": offsets, "key_schema_id": None, "value_schema_id": None})
 
 
-def read_v3(line: bytes | bytearray) -> V3Record:
+def read_v3(line: bytes, limits: Limits) -> V3Record:
     """Return a record of v3. Raises `Problem`."""
     try:
-        check_utf8(bytes(line))
-        return _v3.decode(line)
+        check_utf8(line)
+        return decode_counted(_v3.decode, line, limits, most=1)
     except msgspec.MsgspecError as error:
         raise Problem(400, f"the record is not accepted: {error}") from error
     except RecursionError as error:
@@ -133,7 +142,7 @@ def read_v3_batch(body: bytes, limits: Limits) -> list[tuple[str, V3Record]]:
     """Return the entries of a batch with their ids. Raises `Problem`."""
     check_utf8(body)
     try:
-        entries = _v3_batch.decode(body).entries
+        entries = decode_counted(_v3_batch.decode, body, limits).entries
     except msgspec.MsgspecError as error:
         raise Problem(422, f"the batch is not accepted: {error}", code=42208) from error
     except RecursionError as error:
@@ -153,13 +162,13 @@ def read_v3_batch(body: bytes, limits: Limits) -> list[tuple[str, V3Record]]:
     return named
 
 
-def from_v3(record: V3Record) -> tuple[Incoming, dict[str, Any]]:
+def from_v3(record: V3Record, limits: Limits) -> tuple[Incoming, dict[str, Any]]:
     """Return what is written for a record of v3, and the part of the receipt that says so. Raises `Problem`."""
     key, key_type = _v3_bytes(record.key, "key")
     value, value_type = _v3_bytes(record.value, "value")
     headers = tuple(
         (header.name, None if header.value is None else from_base64(header.value, f"header {header.name!r}"))
-        for header in record.headers
+        for header in _given(_v3_headers.decode, record.headers, "the record", limits)
     )
     time = None if record.timestamp is None else read_time(record.timestamp, "timestamp")
     receipt: dict[str, Any] = {}
@@ -181,10 +190,9 @@ class Documents:
         self._is_text = False
         self._is_escaped = False
 
-    def feed(self, piece: bytes) -> list[bytes]:
-        """Return the objects that end in this piece. Raises `Problem` for anything else between objects."""
+    def feed(self, piece: bytes) -> Iterator[bytes]:
+        """Yield the objects that end in this piece. Raises `Problem` for anything else between objects."""
         self._pending += piece
-        found: list[bytes] = []
         start = 0
         pending, at = self._pending, self._at
         while at < len(pending):
@@ -212,13 +220,12 @@ class Documents:
             elif sign in b"}]":
                 self._depth -= 1
                 if self._depth == 0:
-                    found.append(bytes(pending[start:at]))
+                    yield bytes(pending[start:at])
                     start = at
         del pending[:start]
         self._at = at - start
         if len(pending) > self._most_bytes:
             raise Problem(413, f"a record of the stream is larger than {self._most_bytes:,} bytes", limit="body_bytes")
-        return found
 
     def end(self) -> None:
         """Raise `Problem` if the stream ends within an object."""
@@ -226,20 +233,27 @@ class Documents:
             raise Problem(400, "the stream ends within a record")
 
 
-def _from_v2(record: _V2Record, form: str, index: int, partition: int | None) -> Incoming:
+def _from_v2(record: _V2Record, form: str, index: int, partition: int | None, limits: Limits) -> Incoming:
     what = f"record {index}"
-    if record.timestamp is not None and record.timestamp < 0:
-        raise Problem(422, f"timestamp of {what} is {record.timestamp}", code=42206)
+    if record.timestamp is not None and not 0 <= record.timestamp < 1 << 63:
+        raise Problem(422, f"timestamp of {what} is not one of milliseconds since 1970", code=42206)
     return Incoming(
         _v2_bytes(bytes(record.value), form, f"value of {what}"),
         _v2_bytes(bytes(record.key), form, f"key of {what}"),
         tuple(
             (header.key, None if header.value is None else from_base64(header.value, f"a header of {what}"))
-            for header in record.headers
+            for header in _given(_headers.decode, record.headers, what, limits)
         ),
         None if record.timestamp is None else read_time(record.timestamp / 1000, f"timestamp of {what}"),
         read_partition(record.partition if partition is None else partition, what),
     )
+
+
+def _given(decode: Callable[[bytes], list[_H] | None], raw: msgspec.Raw, what: str, limits: Limits) -> Sequence[_H]:
+    """Return the headers of a record."""
+    text = bytes(raw)
+    found: list[_H] | None = decode_headers(decode, text, what, limits) if text else None
+    return found or ()
 
 
 def _v2_bytes(raw: bytes, form: str, what: str) -> bytes | None:

@@ -12,11 +12,13 @@ import msgspec
 from ottla.gateway.access.gate import Gate
 from ottla.gateway.access.rules import Verb
 from ottla.gateway.http.answers import Outcome, by_row
-from ottla.gateway.http.native import visible_topics
+from ottla.gateway.http.limits import Limits
+from ottla.gateway.http.native import refuse_key, visible_topics
 from ottla.gateway.http.problems import Problem
 from ottla.gateway.http.producing import Producing
 from ottla.gateway.http.request import Answer, ClientGone, Request, Send, as_json
-from ottla.gateway.http.rest_bodies import Documents, V3Record, from_v3, read_v3, read_v3_batch
+from ottla.gateway.http.rest_bodies import Documents, from_v3, read_v3, read_v3_batch
+from ottla.gateway.intake import Incoming
 
 _UNDER_WAY = 500
 """Records of one stream that wait for their acknowledgement; then the stream is read no further."""
@@ -62,6 +64,7 @@ class RestV3:
         """`POST /v3/clusters/{cluster}/topics/{topic}/records:batch`."""
         await self._require(cluster)
         self._gate.check(request.identity, Verb.PRODUCE, topic)
+        refuse_key(request)
         _check_json(request)
         body = await request.body()
         self._gate.charge(request.connection, request.identity, len(body))
@@ -70,7 +73,7 @@ class RestV3:
         rows, receipts, names = [], [], []
         for name, entry in entries:
             try:
-                row, receipt = from_v3(entry)
+                row, receipt = from_v3(entry, request.limits)
             except Problem as problem:
                 failures.append({"id": name, "error_code": problem.code, "message": problem.text})
                 continue
@@ -91,6 +94,7 @@ class RestV3:
         """`POST /v3/clusters/{cluster}/topics/{topic}/records`: a receipt for each record, while records come."""
         await self._require(cluster)
         self._gate.check(request.identity, Verb.PRODUCE, topic)
+        refuse_key(request)
         _check_json(request)
         if b"content-encoding" in request.headers:
             raise Problem(415, "a stream of records has no content encoding")
@@ -128,7 +132,7 @@ class RestV3:
         try:
             async for piece in _charged(request, self._gate):
                 for document in documents.feed(piece):
-                    await pending.put(self._start(cluster, topic, document))
+                    await pending.put(self._start(cluster, topic, document, request.limits))
             documents.end()
         except Problem as problem:  # the records before it are not affected
             await pending.put(problem)
@@ -136,16 +140,17 @@ class RestV3:
             pass
         await pending.put(_END)
 
-    def _start(self, cluster: str, topic: str, document: bytes) -> asyncio.Task[dict[str, Any]] | Problem:
+    def _start(
+        self, cluster: str, topic: str, document: bytes, limits: Limits
+    ) -> asyncio.Task[dict[str, Any]] | Problem:
         try:
-            record = read_v3(document)
+            row, receipt = from_v3(read_v3(document, limits), limits)
         except Problem as problem:
             return problem
-        return asyncio.ensure_future(self._write(cluster, topic, record))
+        return asyncio.ensure_future(self._write(cluster, topic, row, receipt))
 
-    async def _write(self, cluster: str, topic: str, record: V3Record) -> dict[str, Any]:
+    async def _write(self, cluster: str, topic: str, row: Incoming, receipt: dict[str, Any]) -> dict[str, Any]:
         try:
-            row, receipt = from_v3(record)
             outcome: Outcome = await self._producing.produce(topic, [row])
         except Problem as problem:
             return _failure(problem)

@@ -91,13 +91,13 @@ class KeyedWriter:
         except TimeoutError as error:
             raise unknown_outcome("not done in time; send it again with the same Idempotency-Key") from error
 
-    def close(self) -> None:
-        """Finish what waits, then end."""
+    def close(self, seconds: float) -> None:
+        """Finish what waits, then end. What takes longer is left to the timeout of its transaction."""
         with self._changed:
             self._is_closed = True
             self._changed.notify()
         if self._thread is not None:
-            self._thread.join(_CLOSE_SECONDS + self._limits.ack_seconds)
+            self._thread.join(seconds)
 
     def _join(self, name: str, digest: bytes, topic: str, rows: Sequence[Incoming] | pa.RecordBatch) -> Future[Outcome]:
         answer: Future[Outcome] = Future()
@@ -231,12 +231,18 @@ class KeyedWriter:
                 if outcome.worst is not None:
                     raise _Refused(outcome.worst)
                 done.append(Done(job.name, job.digest, now, outcome))
-            entries = [encode_entry(self._gateway, each) for each in done]
-            producer.send_many(self._topic, entries).result(seconds)
         except (Fenced, _Refused):
             raise
         except (OttlaError, TimeoutError) as error:
             raise _Refused(problem_of(error)) from error
+        entries = [encode_entry(self._gateway, each) for each in done]
+        try:
+            producer.send_many(self._topic, entries).result(seconds)
+        except Fenced:
+            raise
+        except (OttlaError, TimeoutError) as error:
+            self._table = None  # the topic of keys is read, or created, again: nothing is wrong with the requests
+            raise _Refused(unavailable("the topic of keys cannot be written")) from error
         return done
 
     def _recover(self) -> None:

@@ -52,6 +52,7 @@ class DatagramReceiver:
         self._slots = Slots(slots, slot_bytes, family=sock.family)
         self._wakeup = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._is_draining = self._is_closing = False
+        self._is_last = False
         self._dropped = 0
         self._poll = select.poll()
         self._poll.register(sock, select.POLLIN)
@@ -59,9 +60,18 @@ class DatagramReceiver:
         name = f"ottla-gateway-{sock.type.name.lower()}"
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
+    @property
+    def path(self) -> str:
+        """The file of a unix socket, "" for others."""
+        return os.fsdecode(self.socket.getsockname()) if self.socket.family == socket.AF_UNIX else ""
+
     def start(self) -> None:
         """Start to receive."""
         self._thread.start()
+
+    def refuse_senders(self) -> None:
+        """Let senders fail once what is in the socket has been taken: more would be lost."""
+        self._is_last = True
 
     def drain(self, timeout: float) -> bool:
         """Take what is in the socket and end. Returns whether that was done in time."""
@@ -100,8 +110,17 @@ class DatagramReceiver:
                 continue
             if count:
                 self._try_to_hand_over(count)
+            elif is_draining and self._is_last:
+                self._is_last = False
+                self._shut()  # then what came in between is taken
             elif is_draining:
                 return
+
+    def _shut(self) -> None:
+        try:
+            self.socket.shutdown(socket.SHUT_RD)
+        except OSError:
+            pass  # a socket of the network, whose senders notice nothing anyway
 
     def _gather(self) -> int:
         """Fill slots until the linger is over. Returns how many are filled."""

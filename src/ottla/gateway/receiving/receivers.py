@@ -73,13 +73,16 @@ class Receivers:
         self._files.clear()
 
     def stop_accepting(self) -> None:
-        """Remove the socket files and take no more connections."""
+        """Remove the socket files and take no more connections. Senders to an own socket fail once it is empty."""
+        own = {str(file.path) for file in self._files}
         for file in self._files:
             sockets.remove(file)
         self._files.clear()
         for receiver in self._receivers:
             if isinstance(receiver, StreamReceiver):
                 receiver.stop_accepting()
+            elif receiver.path in own:
+                receiver.refuse_senders()
 
     def drain(self, until: float) -> bool:
         """Read what has arrived and hand it over. Returns whether that was done by then, in monotonic time."""

@@ -19,6 +19,8 @@ from ottla.gateway.syslog.parsing import APP, ERROR_NAMES, HOST, MSGID, PROCID, 
 from ottla.wire.kernels import syslog as k
 
 DAY_MS = 86_400_000
+AHEAD_MS = 55 * 60_000
+"""Brokers refuse a record that is more than an hour ahead of their clock."""
 
 
 class Shape(Enum):
@@ -116,9 +118,9 @@ class Shaping:
 
 
 def times_of(parsed: Parsed, rows: Numbers) -> Numbers:
-    """Return the times of records: the message's own if that is within a day of the receipt, else the receipt."""
+    """Return the times of records: the message's own if that is plausible and brokers accept it, else the receipt."""
     times, received = parsed.column(k.TIME, rows), parsed.arrivals.received_ms
-    return np.where(np.abs(times - received) <= DAY_MS, times, received)
+    return np.where((times >= received - DAY_MS) & (times <= received + AHEAD_MS), times, received)
 
 
 def _sources(parsed: Parsed, rows: Numbers, sources: Constants, *, or_host: bool, behind: int = 0) -> Pieces:
