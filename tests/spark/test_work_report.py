@@ -106,7 +106,7 @@ def test_it_is_shown_as_text_json_chart_and_page(report: WorkReport) -> None:
     text = report_text(report, width=None)
     assert "4 units done: 1,190 records (4kB)" in text
     assert "3 of them damaged and left out" in text
-    assert "2026-01-01 12:00Z" in text
+    assert "2026-01-01T12:00Z" in text
     assert "clicks/0/100-200" in text
     assert "the lease of two-7-abc stood still" in text
     assert json.loads(json.dumps(report.to_json()))["hours"][1]["records"] == 1000
