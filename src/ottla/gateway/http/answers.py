@@ -6,7 +6,6 @@ Deliveries that are done come in; partitions, offsets and errors by record go ou
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 import msgspec
 
@@ -14,8 +13,7 @@ from ottla.gateway.http.problems import Problem, problem_of
 from ottla.produce.delivery import Decided, Sent
 
 
-@dataclass(frozen=True, slots=True)
-class Landed:
+class Landed(msgspec.Struct, frozen=True):
     """Records in a row of one request that have offsets in a row of one partition. `offset` is -1 if it is unknown."""
 
     rows: tuple[int, ...] | range
@@ -23,16 +21,14 @@ class Landed:
     offset: int
 
 
-@dataclass(frozen=True, slots=True)
-class Missed:
+class Missed(msgspec.Struct, frozen=True):
     """Records of one request that were not acknowledged."""
 
     rows: tuple[int, ...] | range
     problem: Problem
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
+class Outcome(msgspec.Struct, frozen=True):
     """What became of all records of one request."""
 
     count: int

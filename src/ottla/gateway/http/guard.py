@@ -21,6 +21,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
 from ottla.gateway.http.limits import Limits
+from ottla.gateway.http.one_write import OneWrite
 from ottla.gateway.http.problems import Problem
 
 _LAST_CHANCE_SECONDS = 1.0
@@ -88,6 +89,7 @@ class Guard(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Arm the first deadline; refuse the connection if there are too many."""
         super().connection_made(transport)
+        self.transport = OneWrite(transport, self.loop)
         address = self.client[0] if self.client else "unix"
         self._connection = Connection(
             address, _certificate_name(transport), stream=self._expect_stream, abort=transport.abort

@@ -20,11 +20,11 @@ from ottla.gateway.http.answers import Outcome
 from ottla.gateway.http.bodies import Rows, check_headers
 from ottla.gateway.http.counters import Counters
 from ottla.gateway.http.directory import Directory
+from ottla.gateway.http.gathering import Gathering, Waiting
 from ottla.gateway.http.limits import Limits
 from ottla.gateway.http.problems import Problem, problem_of, unknown_outcome
 from ottla.gateway.http.waking import Waker
 from ottla.gateway.intake import Incoming, Intake
-from ottla.produce.delivery import BulkDelivery, Delivery
 
 
 class Ack(Enum):
@@ -65,6 +65,7 @@ class Producing:
         self.counters = counters
         self.keyed = keyed
         self._waker: Waker | None = None
+        self._gathering: Gathering | None = None
 
     @property
     def has_spool(self) -> bool:
@@ -99,23 +100,19 @@ class Producing:
         return outcome
 
     async def _written(self, topic: str, rows: Rows) -> Outcome:
-        delivery: Delivery | BulkDelivery
+        if len(rows) == 1 and not isinstance(rows, pa.RecordBatch):
+            return await self._gathered(topic, rows[0])
         try:
-            if len(rows) == 1 and not isinstance(rows, pa.RecordBatch):
-                delivery = self._intake.send_one(topic, rows[0])
-            else:
-                delivery = self._intake.send_table(topic, rows) if _is_table(rows) else self._intake.send(topic, rows)
+            delivery = self._intake.send_table(topic, rows) if _is_table(rows) else self._intake.send(topic, rows)
         except OttlaError as error:
             raise self._refusal(error, len(rows)) from error
         if not await self.waker.done(delivery, self.limits.ack_seconds):
-            where = " and are in the spool, which goes on trying" if self.has_spool else ""
-            raise unknown_outcome(f"the records were not acknowledged within {self.limits.ack_seconds:g} s{where}")
-        if isinstance(delivery, BulkDelivery):
-            return answers.of_many(len(rows), delivery.outcomes(0))
-        try:
-            return answers.of_one(delivery.result(0))
-        except OttlaError as error:
-            return answers.of_one_failed(error)
+            raise self._unknown()
+        return answers.of_many(len(rows), delivery.outcomes(0))
+
+    def _unknown(self) -> Problem:
+        where = " and are in the spool, which goes on trying" if self.has_spool else ""
+        return unknown_outcome(f"the records were not acknowledged within {self.limits.ack_seconds:g} s{where}")
 
     async def _spooled(self, topic: str, rows: Rows) -> Outcome:
         try:
@@ -137,6 +134,14 @@ class Producing:
         if accepted:
             return unknown_outcome(f"{accepted} of {count} records were taken over, then the gateway's memory was full")
         return problem_of(error)
+
+    def _gathered(self, topic: str, record: Incoming) -> Waiting:
+        """Write a single record together with those of other requests."""
+        if self._gathering is None:
+            self._gathering = Gathering(
+                self._intake, self.waker, unknown=self._unknown, seconds=self.limits.ack_seconds
+            )
+        return self._gathering.write(topic, record)
 
     @property
     def waker(self) -> Waker:
