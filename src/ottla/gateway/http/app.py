@@ -139,8 +139,7 @@ class App:
         await answer.send(send)
 
     def _problem(self, problem: Problem, content_type: bytes) -> Answer:
-        if problem.limit:
-            self._counters.hit(problem.limit)
+        self._counters.refused(problem)
         return as_problem(problem, content_type)
 
 
