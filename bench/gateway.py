@@ -1,7 +1,8 @@
 """The gateway benchmark: records over HTTP into one real broker, by our gateway and by what people write themselves.
 
 Server, load and broker are processes on one machine and share its processors; servers take turns. Every server waits
-for the acknowledgement of each request. `bare` is our server with an endpoint that does nothing. See README.md.
+for the acknowledgement of each request. `bare` is our server with an endpoint that does nothing. Datagrams and syslog
+are measured by `gateway_lines.py`. See README.md.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import os
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -18,7 +20,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from bench import harness
+from bench import gateway_lines, harness
 from bench.figures import Goals, rotated, verdicts
 from bench.harness import ROOT, Effort
 from bench.stage import Stage, versions
@@ -28,18 +30,22 @@ GOALS: Goals = {
     "ndjson_rate_vs_confluent_inprocess": (">=", 0.3),
     "p99_vs_aiohttp_aiokafka": ("<=", 0.5),
     "requests_vs_fastapi_confluent": (">=", 2.0),
+    **gateway_lines.GOALS,
 }
 CONNECTIONS = 32
 LINES = 100
+_FIGURES = ("requests_per_second", "p50_ms", "p99_ms", "cpu_us", "records_per_second", "per_second")
 _SECONDS = 5.0
 _IDLE = 1000
+_SPARE = 20
+"""Connections beside the idle ones: a listener that is full refuses."""
 _TICKS = os.sysconf("SC_CLK_TCK")
 _SERVERS = ("bare", "ottla", "fastapi_confluent", "aiohttp_aiokafka")
 _RECORD = json.dumps({"user": 4711, "path": "/a/page", "text": "x" * 150}, separators=(",", ":"))
 
 
 def run(effort: Effort) -> dict[str, Any]:
-    """Measure everything; about three minutes with full effort."""
+    """Measure everything; about five minutes with full effort."""
     machine = harness.machine()
     seconds = max(1.0, _SECONDS * min(1.0, effort.scale * 2))
     runs: dict[tuple[str, str], list[dict[str, float]]] = {}
@@ -59,8 +65,10 @@ def run(effort: Effort) -> dict[str, Any]:
             harness.progress(f"{LINES} lines, round {turn + 1} of {effort.rounds}: confluent in its process")
             runs.setdefault(("lines", "confluent_inprocess"), []).append(_in_process(stage.bootstrap, topic, seconds))
         idle = _idle_memory(stage.bootstrap)
+        lines_found = gateway_lines.run(effort, stage)
     rows = [_row(what, peer, figures) for (what, peer), figures in runs.items()]
-    quoted = ratios(rows)
+    quoted = ratios(rows) | lines_found["ratios"]
+    rows += [{"what": row["kind"], **row} for row in lines_found["rows"]]
     return {"bench": "gateway", "date": harness.today(), "machine": machine} | {
         "versions": versions() | harness.versions("uvicorn", "fastapi", "aiohttp", "aiokafka", "confluent-kafka"),
         "effort": asdict(effort),
@@ -89,13 +97,12 @@ def ratios(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
 
 def table(result: dict[str, Any]) -> str:
     """For people."""
-    lines = [f"{'what':<12}{'peer':<22}{'requests/s':>11}{'p50 ms':>8}{'p99 ms':>8}{'CPU us':>8}{'records/s':>11}"]
+    heads = ("requests/s", "p50 ms", "p99 ms", "CPU us", "records/s", "messages/s")
+    lines = [f"{'what':<14}{'peer':<22}" + "".join(f"{head:>12}" for head in heads)]
     for row in result["rows"]:
-        cells = [row.get(name) for name in ("requests_per_second", "p50_ms", "p99_ms", "cpu_us", "records_per_second")]
+        cells = [row.get(name) for name in _FIGURES]
         shown = ["-" if cell is None else f"{cell:,.2f}" if cell < 100 else f"{cell:,.0f}" for cell in cells]
-        widths = (11, 8, 8, 8, 11)
-        cells_text = "".join(f"{cell:>{width}}" for cell, width in zip(shown, widths, strict=True))
-        lines.append(f"{row['what']:<12}{row['peer']:<22}{cells_text}")
+        lines.append(f"{row['what']:<14}{row['peer']:<22}" + "".join(f"{cell:>12}" for cell in shown))
     idle = result["idle_clients"]
     lines.append(
         f"{idle['clients']} idle clients take {idle['bytes'] / 1e6:.1f} MB of {idle['all_bytes'] / 1e6:.0f} MB"
@@ -112,10 +119,10 @@ def _row(what: str, peer: str, figures: list[dict[str, float]]) -> dict[str, Any
 
 
 @contextmanager
-def _server(peer: str, bootstrap: str) -> Iterator[tuple[subprocess.Popen[str], int]]:
+def _server(peer: str, bootstrap: str, *options: str) -> Iterator[tuple[subprocess.Popen[str], int]]:
     """A server in a process of its own, and its port."""
     if peer == "ottla":
-        command = ["-m", "ottla.cli", "gateway", "run", "--http", "0", "--bootstrap", bootstrap]
+        command = ["-m", "ottla.cli", "gateway", "run", "--http", "0", "--bootstrap", bootstrap, *options]
         process = subprocess.Popen([sys.executable, *command], cwd=ROOT, stderr=subprocess.PIPE, text=True)
         stream = process.stderr
     else:
@@ -175,17 +182,21 @@ def _idle_memory(bootstrap: str) -> dict[str, int]:
     import socket
 
     harness.progress(f"{_IDLE} idle clients")
-    with _server("ottla", bootstrap) as (process, port):
-        before = _resident_bytes(process.pid)
-        socks = [socket.create_connection(("127.0.0.1", port)) for _ in range(_IDLE - 10)]
-        for sock in socks:
-            sock.sendall(b"GET /v1/topics HTTP/1.1\r\nHost: localhost\r\n\r\n")
-        for sock in socks:
-            sock.recv(1 << 16)
-        time.sleep(0.5)
-        after = _resident_bytes(process.pid)
-        for sock in socks:
-            sock.close()
+    with tempfile.TemporaryDirectory(prefix="ottla-bench-") as folder:
+        config = Path(folder) / "gateway.toml"
+        config.write_text(f"[limits]\nconnections = {_IDLE + _SPARE}\n")
+        with _server("ottla", bootstrap, "--config", str(config)) as (process, port):
+            before = _resident_bytes(process.pid)
+            socks = [socket.create_connection(("127.0.0.1", port)) for _ in range(_IDLE)]
+            for sock in socks:
+                sock.sendall(b"GET /v1/topics HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            for sock in socks:
+                if not sock.recv(1 << 16).startswith(b"HTTP/1.1 200"):
+                    raise RuntimeError("an idle client was refused")
+            time.sleep(0.5)
+            after = _resident_bytes(process.pid)
+            for sock in socks:
+                sock.close()
     return {"clients": len(socks), "bytes": after - before, "all_bytes": after}
 
 

@@ -1,8 +1,8 @@
 """The gateway's datagrams and syslog lines per second, against a loop that only receives them.
 
 One process sends as fast as the other takes. The gateway's clock stops when the broker has acknowledged everything;
-that of the loop when the last one was received, to be thrown away. `run` measures, `ratios` and `GOALS` are for a
-benchmark that has more to compare. `python -m bench.gateway_lines` runs alone.
+that of the loop when the last one was received, to be thrown away. `bench.gateway` calls `run` and shows its rows.
+`python -m bench.gateway_lines` runs alone.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ KINDS = {"datagram": 600_000, "syslog": 600_000, "syslog_stream": 2_000_000}
 
 Unix sockets alone: what else runs on the machine may connect to any port.
 """
-PEERS = ("ottla gateway", "receive only")
+PEERS = ("ottla", "receive_only")
 _PROGRAM = (sys.executable, "-m", "bench.programs.gateway_lines")
 _SECONDS = 180.0
 

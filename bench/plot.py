@@ -32,8 +32,9 @@ _NAMES = {
     "bare": "the server alone",
     "fastapi_confluent": "FastAPI, confluent-kafka",
     "aiohttp_aiokafka": "aiohttp, aiokafka",
+    "receive_only": "a loop that only receives",
 }
-_LIMITS = {"wire_limit", "memcpy", "bare", "import", "python_source"}
+_LIMITS = {"wire_limit", "memcpy", "bare", "receive_only", "import", "python_source"}
 _OURS = {"ottla", "spark"}
 _NOTHING_READ = "read nothing to noop"
 _NOTHING = {"peer": "python_source", "variant": "that reads nothing"}
@@ -232,6 +233,11 @@ def _gateway(result: Result) -> Iterable[Panel]:
     many = _where(result["rows"], what="lines")
     rate = Column("records a second, more is better", number, True)
     yield _panel("100 lines in a request", [(rate, many, "records_per_second")])
+    kinds = {"datagram": "unix datagrams", "syslog": "syslog, datagrams", "syslog_stream": "syslog, a stream"}
+    cells = {title: _where(result["rows"], what=kind) for kind, title in kinds.items()}
+    if any(cells.values()):
+        columns = [(Column(title, number, True), rows, "per_second") for title, rows in cells.items()]
+        yield _panel("messages a second, more is better", columns)
 
 
 _GATEWAY_LESS = {"p50 ms": "p50_ms", "p99 ms": "p99_ms", "CPU us a request": "cpu_us"}

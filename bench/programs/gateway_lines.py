@@ -53,7 +53,7 @@ def send(request: dict[str, Any]) -> None:
 
 def take(request: dict[str, Any]) -> dict[str, float]:
     """Take `count` messages."""
-    return _receive_only(request) if request["peer"] == "receive only" else _listen(request)
+    return _receive_only(request) if request["peer"] == "receive_only" else _listen(request)
 
 
 def _receive_only(request: dict[str, Any]) -> dict[str, float]:

@@ -20,6 +20,6 @@ def test_the_benchmark_prints_rates_and_ratios() -> None:
     result = json.loads(run.stdout)
     places = {(row["kind"], row["peer"]) for row in result["rows"]}
     kinds = ("datagram", "syslog", "syslog_stream")
-    assert places == {(kind, peer) for kind in kinds for peer in ("ottla gateway", "receive only")}
+    assert places == {(kind, peer) for kind in kinds for peer in ("ottla", "receive_only")}
     assert {f"{kind}_rate_vs_receive_only" for kind in kinds} == result["ratios"].keys()
     assert all(row["per_second"] > 0 for row in result["rows"])

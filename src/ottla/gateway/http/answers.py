@@ -97,11 +97,7 @@ def native(outcome: Outcome, *, detail: bool = False) -> tuple[int, bytes]:
             {"partition": each.partition, "base_offset": each.offset, "count": len(each.rows)}
             for each in outcome.landed
         ],
-        "failed": [
-            {"index": row, "code": each.problem.code, "message": each.problem.text}
-            for each in outcome.missed
-            for row in each.rows
-        ],
+        "failed": [{"index": row, **each.problem.fields("code")} for each in outcome.missed for row in each.rows],
     }
     if detail:
         answer["records"] = [
@@ -111,7 +107,7 @@ def native(outcome: Outcome, *, detail: bool = False) -> tuple[int, bytes]:
     worst = outcome.worst
     if worst is not None:
         status = 207 if outcome.landed else worst.status
-        answer |= {"error_code": worst.code, "message": worst.text, **({"limit": worst.limit} if worst.limit else {})}
+        answer |= worst.fields()
     return status, msgspec.json.encode(answer)
 
 

@@ -7,7 +7,6 @@ ASGI calls come in. Each is identified, handled and counted, and gets one answer
 from __future__ import annotations
 
 import logging
-import traceback
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +16,7 @@ from starlette.routing import Route, Router
 
 from ottla.errors import OttlaError
 from ottla.gateway.access.gate import Gate
+from ottla.gateway.faults import log_fault
 from ottla.gateway.http.counters import Counters
 from ottla.gateway.http.limits import Limits
 from ottla.gateway.http.problems import Problem, problem_of
@@ -139,15 +139,13 @@ class App:
         await answer.send(send)
 
     def _problem(self, problem: Problem, content_type: bytes) -> Answer:
-        if problem.limit:
-            self._counters.hit(problem.limit)
+        self._counters.refused(problem)
         return as_problem(problem, content_type)
 
 
 def failure(error: Exception, what: str) -> Problem:
     """Return the answer for an error that is a bug, and log where it was. Not its text, which may have a payload."""
-    place = traceback.extract_tb(error.__traceback__)[-1]
-    _log.error("%s failed: %s at %s:%s", what, type(error).__name__, place.filename, place.lineno)
+    log_fault(_log, error, f"{what} failed")
     return Problem(500, "an error of the gateway; its log has the reason")
 
 

@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 
 from ottla.errors import OttlaError
+from ottla.gateway.http.problems import Problem, problem_of
 
 _MOST_TOPICS = 200
 _OTHER = "other"
@@ -43,6 +44,12 @@ class Counters:
         with self._lock:
             self._limits[limit] += 1
 
+    def refused(self, problem: Problem) -> None:
+        """Count the limit that a problem names, once."""
+        if problem.limit and not problem.is_counted:
+            problem.is_counted = True
+            self.hit(problem.limit)
+
     def took(self, topic: str, records: int, *, failed: int = 0, seconds: float | None = None) -> None:
         """Count records that were taken, and how long it took until they were acknowledged."""
         with self._lock:
@@ -69,6 +76,7 @@ class Counters:
 
     def lost(self, topic: str, records: int, first_time: float, last_time: float, why: OttlaError) -> None:
         """Count records that were taken without waiting, and then not written."""
+        self.refused(problem_of(why))
         with self._lock:
             self._lost[self._label(topic)] += records
 

@@ -51,8 +51,9 @@ class Connection:
     """The name in its certificate, if it has shown one."""
     credentials: dict[bytes, Any] = field(default_factory=dict)
     """Who it is by the credentials that it sends; kept by `access`."""
-    stream: Callable[[], None] = lambda: None
-    """Tells the guard that the body of this request comes slowly on purpose."""
+    stream: Callable[[bool], None] = lambda is_open: None
+    """Tells the guard that the body of this request comes slowly on purpose, and when that is over: in between, its
+    handler has the deadlines."""
     abort: Callable[[], None] = lambda: None
     """Ends it at once, whatever is still to be sent."""
     is_lost: bool = False
@@ -81,7 +82,6 @@ class Guard(HttpToolsProtocol):
         self._seen: set[bytes] = set()
         self._host = b""
         self._discarded = 0
-        self._is_stream = False
         self._connection = Connection("")
 
     # A connection
@@ -159,7 +159,6 @@ class Guard(HttpToolsProtocol):
         self._head_bytes = self._discarded = 0
         self._seen.clear()
         self._host = b""
-        self._is_stream = False
 
     def on_url(self, url: bytes) -> None:
         """Count the request line."""
@@ -214,9 +213,6 @@ class Guard(HttpToolsProtocol):
 
     def on_body(self, body: bytes) -> None:
         """Take a piece of a body; drop it if the answer is there already."""
-        if self._is_stream:
-            self._disarm()
-            self._arm(self.limits.body_seconds, "body_seconds")
         if self.cycle.response_complete:
             self._discard(len(body))
             return
@@ -286,8 +282,13 @@ class Guard(HttpToolsProtocol):
             self._timer.cancel()
             self._timer = None
 
-    def _expect_stream(self) -> None:
-        self._is_stream = True
+    def _expect_stream(self, is_open: bool) -> None:
+        cycle: Any = self.cycle
+        if self.pipeline or not cycle.more_body:
+            return  # the body is there, and a deadline is that of the next request
+        self._disarm()
+        if not is_open:
+            self._arm(self.limits.body_seconds, "body_seconds")
 
     def _expire(self, limit: str) -> None:
         self._timer = None

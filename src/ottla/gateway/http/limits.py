@@ -22,7 +22,9 @@ class Limits:
     body_memory_bytes: int = 512 << 20
     """Bodies of all requests together, as they came and decoded."""
     body_seconds: float = 30.0
-    """A whole body. Of a stream of records: the longest pause in it."""
+    """A whole body. Of a stream of records: from one whole record to the next."""
+    write_stream_seconds: float = 86_400.0
+    """A stream of records that a client writes, as a whole."""
     answer_seconds: float = 30.0
     """How long a client may take to read what was sent to it."""
     idle_seconds: float = 65.0

@@ -53,14 +53,20 @@ class Problem(Exception):
         """Whether the connection must not be used for another request."""
         self.details = details or {}
         """More fields of the body, for programs."""
+        self.is_counted = False
+        """Whether its limit is in the counters."""
         super().__init__(self.text)
 
     def body(self) -> bytes:
         """Return the answer's body."""
-        answer: dict[str, object] = {"error_code": self.code, "message": self.text}
+        return msgspec.json.encode({**self.fields(), **self.details})
+
+    def fields(self, code: str = "error_code") -> dict[str, object]:
+        """Return code, text and limit for an answer in JSON, of a request or of one of its records."""
+        fields: dict[str, object] = {code: self.code, "message": self.text}
         if self.limit:
-            answer["limit"] = self.limit
-        return msgspec.json.encode({**answer, **self.details})
+            fields["limit"] = self.limit
+        return fields
 
     def headers(self) -> list[tuple[bytes, bytes]]:
         """Return the headers that go with it."""

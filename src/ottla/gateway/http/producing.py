@@ -87,6 +87,8 @@ class Producing:
             self.counters.took(topic, len(rows))
             return Outcome(len(rows), ())
         outcome = await self._written(topic, rows) if ack is Ack.ALL else await self._spooled(topic, rows)
+        for missed in outcome.missed:
+            self.counters.refused(missed.problem)
         self.counters.took(topic, len(rows), failed=outcome.failed, seconds=time.perf_counter() - started)
         return outcome
 

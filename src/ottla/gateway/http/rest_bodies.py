@@ -123,7 +123,8 @@ def v2_answer(outcome: Outcome) -> bytes:
         if isinstance(each, tuple):
             offsets.append({"partition": each[0], "offset": each[1], "error_code": None, "error": None})
         else:
-            offsets.append({"partition": None, "offset": None, "error_code": _v2_code(each), "error": each.text})
+            failed = {"partition": None, "offset": None, "error_code": _v2_code(each), "error": each.text}
+            offsets.append(failed | ({"limit": each.limit} if each.limit else {}))
     return msgspec.json.encode({"offsets": offsets, "key_schema_id": None, "value_schema_id": None})
 
 
@@ -189,6 +190,8 @@ class Documents:
         self._depth = 0
         self._is_text = False
         self._is_escaped = False
+        self.count = 0
+        """How many objects were whole."""
 
     def feed(self, piece: bytes) -> Iterator[bytes]:
         """Yield the objects that end in this piece. Raises `Problem` for anything else between objects."""
@@ -220,6 +223,7 @@ class Documents:
             elif sign in b"}]":
                 self._depth -= 1
                 if self._depth == 0:
+                    self.count += 1
                     yield bytes(pending[start:at])
                     start = at
         del pending[:start]

@@ -75,7 +75,7 @@ class RestV3:
             try:
                 row, receipt = from_v3(entry, request.limits)
             except Problem as problem:
-                failures.append({"id": name, "error_code": problem.code, "message": problem.text})
+                failures.append({"id": name, **self._failure(problem)})
                 continue
             rows.append(row)
             receipts.append(receipt)
@@ -85,7 +85,7 @@ class RestV3:
             outcome = await self._producing.produce(topic, rows)
             for name, receipt, each in zip(names, receipts, by_row(outcome), strict=True):
                 if isinstance(each, Problem):
-                    failures.append({"id": name, "error_code": each.code, "message": each.text})
+                    failures.append({"id": name, **self._failure(each)})
                 else:
                     successes.append({"id": name, **_receipt(cluster, topic, each, receipt)})
         return as_json({"successes": successes, "failures": failures}, 207)
@@ -99,13 +99,13 @@ class RestV3:
         if b"content-encoding" in request.headers:
             raise Problem(415, "a stream of records has no content encoding")
         await self._producing.directory.require(topic)
-        request.connection.stream()
+        request.connection.stream(True)
         pending: asyncio.Queue[asyncio.Task[dict[str, Any]] | Problem | None] = asyncio.Queue(_UNDER_WAY)
         reading = asyncio.ensure_future(self._read(request, cluster, topic, pending))
         started = False
         try:
             while (entry := await pending.get()) is not _END:
-                receipt = await entry if isinstance(entry, asyncio.Task) else _failure(entry)
+                receipt = await entry if isinstance(entry, asyncio.Task) else self._failure(entry)
                 if not started:
                     headers = [(b"content-type", b"application/json"), (b"transfer-encoding", b"chunked")]
                     await send({"type": "http.response.start", "status": 200, "headers": headers})
@@ -115,6 +115,7 @@ class RestV3:
             await reading
         finally:
             reading.cancel()
+            request.connection.stream(False)
         if not started:
             raise Problem(422, "the request has no records")
         await send({"type": "http.response.body", "body": b"", "more_body": False})
@@ -130,7 +131,7 @@ class RestV3:
         """Start to write each record, in their order; the last entry is the end of the stream."""
         documents = Documents(request.limits.body_bytes)
         try:
-            async for piece in _charged(request, self._gate):
+            async for piece in self._pieces(request, documents):
                 for document in documents.feed(piece):
                     await pending.put(self._start(cluster, topic, document, request.limits))
             documents.end()
@@ -153,9 +154,42 @@ class RestV3:
         try:
             outcome: Outcome = await self._producing.produce(topic, [row])
         except Problem as problem:
-            return _failure(problem)
+            return self._failure(problem)
         (each,) = by_row(outcome)
-        return _failure(each) if isinstance(each, Problem) else _receipt(cluster, topic, each, receipt)
+        return self._failure(each) if isinstance(each, Problem) else _receipt(cluster, topic, each, receipt)
+
+    def _failure(self, problem: Problem) -> dict[str, Any]:
+        """Return what the answer has for a record that is not written; its limit is counted."""
+        self._producing.counters.refused(problem)
+        return problem.fields()
+
+    async def _pieces(self, request: Request, documents: Documents) -> AsyncIterator[bytes]:
+        """Yield the stream piece by piece. Raises `Problem` if no record becomes whole in time, or it lasts too long.
+
+        Time that passes while the caller is busy with a piece does not count.
+        """
+        limits, now = request.limits, asyncio.get_running_loop().time
+        end, whole = now() + limits.write_stream_seconds, 0
+        until = now() + limits.body_seconds
+        pieces = request.pieces()
+        while True:
+            try:
+                async with asyncio.timeout_at(min(until, end)):
+                    piece = await anext(pieces, None)
+            except TimeoutError as error:
+                if now() >= end:
+                    raise _too_long(limits) from error
+                text = f"no whole record came within {limits.body_seconds:g} s"
+                raise Problem(408, text, limit="body_seconds") from error
+            if piece is None:
+                return
+            self._gate.charge(request.connection, request.identity, len(piece))
+            began = now()
+            yield piece
+            if now() >= end:
+                raise _too_long(limits)
+            is_whole, whole = documents.count > whole, documents.count
+            until = now() + limits.body_seconds if is_whole else until + (now() - began)
 
     async def _id(self) -> str:
         if not self._cluster_id:
@@ -169,10 +203,9 @@ class RestV3:
             raise Problem(404, "this gateway serves another cluster: GET /v3/clusters has its id", code=404)
 
 
-async def _charged(request: Request, gate: Gate) -> AsyncIterator[bytes]:
-    async for piece in request.pieces():
-        gate.charge(request.connection, request.identity, len(piece))
-        yield piece
+def _too_long(limits: Limits) -> Problem:
+    text = f"a stream of records ends after {limits.write_stream_seconds:g} s: begin another one"
+    return Problem(408, text, limit="write_stream_seconds")
 
 
 def _check_json(request: Request) -> None:
@@ -190,10 +223,6 @@ def _receipt(cluster: str, topic: str, place: tuple[int, int], parts: dict[str, 
         "timestamp": datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
         **parts,
     }
-
-
-def _failure(problem: Problem) -> dict[str, Any]:
-    return {"error_code": problem.code, "message": problem.text}
 
 
 def _topic(cluster: str, described: Any) -> dict[str, Any]:

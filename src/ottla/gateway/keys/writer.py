@@ -21,6 +21,7 @@ import pyarrow as pa
 from ottla.admin import Admin, NewTopic, OffsetSpec
 from ottla.errors import BrokerError, ErrorCode, Fenced, OttlaError
 from ottla.fetch.reader import Reader
+from ottla.gateway.faults import log_fault
 from ottla.gateway.http import answers
 from ottla.gateway.http.answers import Outcome
 from ottla.gateway.http.limits import Limits
@@ -129,7 +130,7 @@ class KeyedWriter:
                 self._write(jobs)
             except Exception as error:  # each caller gets it; the next group begins afresh
                 if not isinstance(error, OttlaError | TimeoutError | Problem):
-                    _log.exception("writing requests with keys failed")
+                    log_fault(_log, error, "writing requests with keys failed")
                 self._table = None
                 self._end(jobs, unavailable("keys cannot be written; send it again with the same Idempotency-Key"))
             if self._fenced:

@@ -16,6 +16,7 @@ from collections.abc import Callable
 import numpy as np
 
 from ottla.gateway.counts import Counts
+from ottla.gateway.faults import log_fault
 from ottla.gateway.receiving.arrivals import Arrivals, Handler, readonly
 from ottla.gateway.receiving.many import Slots
 from ottla.wire.kernels.framing import SPAN_FIELDS, TRUNCATED, WHOLE
@@ -140,9 +141,9 @@ class DatagramReceiver:
         """Hand over, or count that it failed: whatever it was, the next datagrams are received."""
         try:
             self._hand_over(count)
-        except Exception:
+        except Exception as error:
             self._counts.add("handler_errors", count)
-            _log.exception("%d datagrams from %s could not be handled; this is a bug", count, self.socket)
+            log_fault(_log, error, f"{count} datagrams from {self.socket} could not be handled")
 
     def _hand_over(self, count: int) -> None:
         slots = self._slots

@@ -23,6 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ottla.gateway.counts import Counts
+from ottla.gateway.faults import log_fault
 from ottla.gateway.receiving.arrivals import NO_SOURCE, Arrivals, Handler, readonly
 from ottla.wire.kernels.framing import CUT, DESYNCHRONISED, SPAN_FIELDS
 
@@ -285,8 +286,8 @@ class StreamReceiver:
         """Go on with a connection, or end it: whatever it was, the others go on."""
         try:
             self._advance(connection, most_bytes=most_bytes)
-        except Exception:
-            _log.exception("the connection from %r is closed after an error; this is a bug", connection.source)
+        except Exception as error:
+            log_fault(_log, error, f"the connection from {connection.source!r} is closed after an error")
             self._end(connection, "error")
 
     def _advance(self, connection: _Connection, *, most_bytes: int) -> None:
@@ -374,9 +375,9 @@ class StreamReceiver:
         self._counts.add("received", batch.count)
         try:
             self._handle(batch.arrivals(round(self._clock() * 1000)))
-        except Exception:
+        except Exception as error:
             self._counts.add("handler_errors", batch.count)
-            _log.exception("%d messages from %s could not be handled; this is a bug", batch.count, self.socket)
+            log_fault(_log, error, f"{batch.count} messages from {self.socket} could not be handled")
 
     def _end(self, connection: _Connection, reason: str, mark: int = CUT) -> None:
         """Close a connection. What is left of it is handed over, marked."""
