@@ -158,6 +158,23 @@ def test_times_of_brokers_are_not_compared_with_times_of_producers() -> None:
     assert "times of its brokers" in judged(MADE, tally("edge", {0: [1, 2], 1: [4]}, time="append"))[1].detail
 
 
+def test_times_of_payloads_are_not_compared_with_other_times() -> None:
+    by_payload = tally("edge", {0: [1, 2], 1: [4]}, time="json:at")
+    _, unlike = judged(MADE, by_payload)
+    assert unlike.verdict is Verdict.UNKNOWN
+    assert unlike.detail == "made was counted by record, edge by json:at: buckets cannot be compared"
+    assert str(judged(by_payload, tally("end", {0: [1, 2], 1: [4]}, time="json:at"))[1]) == "complete"
+
+
+def test_a_tier_that_was_counted_by_two_times_is_unknown() -> None:
+    both = [*tally("edge", {0: [1, 2, 3], 1: []}), *tally("edge", {1: [4]}, time="json:at")]
+    _, mixed = judged(MADE, both)
+    assert (mixed.verdict, mixed.records) == (Verdict.UNKNOWN, None)
+    assert mixed.detail == "it was counted by different times: json:at, record"
+    changed = [*tally("edge", {0: [1, 2, 3], 1: []}), *tally("edge", {1: [4]}, time="append")]
+    assert "times of its brokers" in judged(MADE, changed)[1].detail
+
+
 def test_a_clock_in_the_future_is_not_believed() -> None:
     ahead = tally("edge", {0: [1], 1: [4]}, as_of=LATER + 10_000.0)
     assert "in the future" in judged(MADE, ahead)[1].detail

@@ -9,7 +9,7 @@ from tests.audit import pipeline
 from tests.audit.pipeline import Log, Planted
 
 from ottla.audit.compare import Verdict
-from ottla.audit.differences import Found, Matched, match
+from ottla.audit.differences import Found, Leftover, leftover
 from ottla.cluster import LocalCluster
 from ottla.jobs import compare, find_differences, finding, tally
 
@@ -66,18 +66,40 @@ def test_large_buckets_are_narrowed_until_what_differs_fits_into_memory(
     monkeypatch.setattr(finding, "MOST_CELLS", 40)
     most = 0
 
-    def counted(left: Found, right: Found) -> Matched:
+    def counted(left: Found, right: Found) -> Leftover:
         nonlocal most
         most = max(most, len(left.offsets), len(right.offsets))
-        return match(left, right)
+        return leftover(left, right)
 
-    monkeypatch.setattr(finding, "match", counted)
+    monkeypatch.setattr(finding, "leftover", counted)
     differences = find_differences(
         "planted-made", left=kafka.bootstrap, right=kafka.bootstrap, right_topic="planted-edge"
     )
     named = {(str(found.verdict), found.side, found.partition, found.offset) for found in differences}
     assert named == planted[0].expected
     assert 0 < most <= 60
+
+
+def test_only_what_differs_is_kept_though_every_bucket_has_faults(
+    kafka: LocalCluster, planted: list[Planted], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert len(planted[0].buckets) >= 12
+    compared = kept = 0
+
+    def counted(left: Found, right: Found) -> Leftover:
+        nonlocal compared, kept
+        rest = leftover(left, right)
+        compared += len(left.offsets) + len(right.offsets)
+        kept += sum(column.nbytes for side in (rest.left, rest.right) for column in side)
+        assert all(column.base is None for side in (rest.left, rest.right) for column in side), "no view of more"
+        return rest
+
+    monkeypatch.setattr(finding, "leftover", counted)
+    named = list(
+        find_differences("planted-made", left=kafka.bootstrap, right=kafka.bootstrap, right_topic="planted-edge")
+    )
+    assert compared > 40_000, "all buckets were compared"
+    assert kept <= 2 * 48 * len(named)
 
 
 def test_each_bucket_with_a_fault_has_a_verdict_and_no_other_has(kafka: LocalCluster, planted: list[Planted]) -> None:

@@ -203,6 +203,8 @@ def test_what_is_wrong_is_said_before_anything_is_counted(kafka: LocalCluster) -
     tally("tally-wrong", brokers=boot, tier="edge", audit_topic="audit-wrong")
     with pytest.raises(ConfigError, match="in buckets of 600 s, and 60 s were asked for"):
         tally("tally-wrong", brokers=boot, tier="edge", audit_topic="audit-wrong", bucket_seconds=60)
+    with pytest.raises(ConfigError, match="by the time record, and json:at was asked for: use the same, or another"):
+        tally("tally-wrong", brokers=boot, tier="edge", audit_topic="audit-wrong", time="json:at")
     with pytest.raises(InputError, match="no tallies of topic other"):
         compare(audit=boot, audit_topic="audit-wrong", topics=["other"])
     with Producer(boot) as producer:

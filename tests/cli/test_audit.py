@@ -6,6 +6,7 @@ import json
 import re
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any, ClassVar
@@ -16,7 +17,10 @@ from tests.audit.pipeline import BEGIN, Item
 from tests.cli.commands import run
 
 from ottla import Fleet
+from ottla.audit.compare import Judged, Row, Verdict
+from ottla.cli.audit import page
 from ottla.cluster import LocalCluster
+from ottla.jobs import Comparison
 
 pytestmark = pytest.mark.broker
 AUDIT = "cli-audit"
@@ -93,14 +97,36 @@ def test_tiers_are_counted_from_the_data_on_request(tiers: str) -> None:
 
 
 def test_the_page_has_a_map_and_nothing_from_elsewhere(tiers: str, tmp_path: Path) -> None:
-    page = tmp_path / "audit.html"
-    _compare(tiers, "--html", str(page), "--tier", "edge", "--tier", "hq")
-    text = page.read_text(encoding="utf-8")
+    file = tmp_path / "audit.html"
+    _compare(tiers, "--html", str(file), "--tier", "edge", "--tier", "hq")
+    text = file.read_text(encoding="utf-8")
     assert text.count('<td class="complete"') == 2
     assert text.count('<td class="altered"') == 1
     assert "Not all of it arrived" in text
     assert "edge → hq" in text
     assert not re.search(r"https?:|src=|@import|<script", text)
+
+
+@pytest.mark.parametrize(
+    ("changes", "headline", "remark"),
+    [
+        ({}, "All of it arrived", None),
+        ({"late": True}, "Some of it is late", None),
+        ({"rows": ()}, "Nothing was counted", "no tier has counted a record in that time"),
+        ({"tiers": ("edge",)}, "Not everything is known", "nothing was compared: edge is the only tier"),
+        ({"silent": ("tier hq was <last> counted",)}, "Not everything is known", "tier hq was &lt;last&gt; counted"),
+        ({"problems": ("topic odd cannot",)}, "Not everything is known", "1 topic could not be compared"),
+        ({"problems": ("topic odd cannot",)}, "Not everything is known", "topic odd cannot"),
+        ({"unreadable": 2}, "All of it arrived", "2 records of the audit topic are no tallies"),
+    ],
+)
+def test_the_page_claims_no_more_than_the_exit_code(changes: dict[str, Any], headline: str, remark: str | None) -> None:
+    verdict = Verdict.LATE if changes.pop("late", False) else Verdict.COMPLETE
+    judged = tuple(Judged(tier, verdict, 1, 1, None) for tier in ("edge", "hq"))
+    comparison = replace(Comparison(("edge", "hq"), (Row("clicks", BEGIN, 600, judged),), BEGIN + 9e3), **changes)
+    text = page.page(comparison)
+    assert f"<h1>{headline}</h1>" in text
+    assert (f"<li>{remark}</li>" in text) if remark else "<li>" not in text
 
 
 def test_records_are_named(tiers: str) -> None:

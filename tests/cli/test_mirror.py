@@ -25,9 +25,9 @@ from ottla.cluster import LocalCluster
 from ottla.jobs.audit_notes import read_notes
 from ottla.jobs.brokers import Brokers
 from ottla.jobs.mirror_audit import LinkAudit
-from ottla.jobs.mirror_runner import run_links
+from ottla.jobs.mirror_runner import LinkRun, run_links
 from ottla.jobs.mirror_status import Lag, LinkStatus, PartitionStatus, ProcessNote
-from ottla.jobs.mirrors import mirror
+from ottla.jobs.mirrors import Mirroring, mirror
 from ottla.model import TopicPartition
 from ottla.tally.values import RangeTally
 from ottla.testing import FakeKafka
@@ -278,6 +278,23 @@ def test_a_port_for_metrics_that_is_taken_is_named() -> None:
         result = run("mirror", "clicks", "--from", "a:1", "--to", "b:1", "--prometheus", listener)
     assert result.exit_code == 1
     assert result.stderr == f"error: --prometheus {listener} cannot be served: Address already in use\n"
+
+
+def test_a_link_that_an_internal_error_ends_has_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def crash(*_: object, **__: object) -> None:
+        raise ZeroDivisionError("by zero")
+
+    monkeypatch.setattr(Mirroring, "run", crash)
+    for follow in ((), ("--follow",)):
+        done = run("mirror", "clicks", "--from", "127.0.0.1:1", "--to", "127.0.0.1:1", "--json", *follow)
+        assert done.exit_code == 1
+        assert "error: link mirror: internal error, please report it: ZeroDivisionError: by zero\n" in done.stderr
+        assert "ZeroDivisionError" in json.loads(done.stdout)["error"]
+
+
+def test_a_link_that_ends_without_a_report_has_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(LinkRun, "_mirror", lambda _: None)
+    assert run("mirror", "clicks", "--from", "127.0.0.1:1", "--to", "127.0.0.1:1").exit_code == 1
 
 
 def test_an_error_with_several_lines_is_shown_as_such() -> None:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
-from contextlib import closing
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from typing import Any
 
 import confluent_kafka
 
 from ottla.admin import Admin
+from ottla.events import Sink
 from ottla.jobs.mirror_link import Link
+from ottla.jobs.mirror_runner import LinkRun, run_links
 from ottla.mirror.rules import Policy
 from ottla.model import TopicPartition
 
@@ -86,3 +89,26 @@ def assert_equal(bootstrap: str, topic: str, *, partitions: int = 1, target: str
 def tp(topic: str, partition: int = 0) -> TopicPartition:
     """A partition."""
     return TopicPartition(topic, partition)
+
+
+@contextmanager
+def running(*links: Link, events: Sequence[Sink] = ()) -> Iterator[list[LinkRun]]:
+    """Links that follow their topics until the block ends."""
+    stopped, begun = threading.Event(), threading.Event()
+    runs: list[LinkRun] = []
+
+    def watch(started: Sequence[LinkRun]) -> None:
+        runs.extend(started)
+        begun.set()
+
+    settings = {"follow": True, "is_stopped": stopped.is_set, "watch": watch, "status_seconds": 0.3, "events": events}
+    thread = threading.Thread(target=lambda: run_links(links, **settings))  # type: ignore[arg-type]
+    thread.start()
+    try:
+        assert begun.wait(30)
+        yield runs
+    finally:
+        stopped.set()
+        thread.join(30)
+    assert not thread.is_alive()
+    assert not any(run.is_running for run in runs), "nothing is left behind"

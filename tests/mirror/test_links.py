@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import replace
 
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from tests.interop.clients import confluent_write
 from tests.interop.samples import UNUSUAL, Sent
-from tests.mirror.copies import assert_equal, link_of, new_topic, seen, tp
+from tests.mirror.copies import assert_equal, link_of, new_topic, running, seen, tp
 from tests.waiting import eventually
 
 from ottla import Producer
 from ottla.admin import Admin
 from ottla.cluster import LocalCluster
-from ottla.errors import BrokerError, ErrorCode, InputError
-from ottla.events import Event, MirrorProgress, MirrorTopicRefused, PrometheusSink, Sink
-from ottla.jobs.mirror_link import Link
+from ottla.errors import BrokerError, DeadlineExceeded, ErrorCode, InputError
+from ottla.events import Event, MirrorProgress, MirrorTopicRefused, PrometheusSink
 from ottla.jobs.mirror_runner import LinkRun, run_links
 from ottla.jobs.mirror_status import read_status
 from ottla.jobs.mirrors import Mirroring, mirror
@@ -28,29 +25,6 @@ from ottla.mirror.lane import Lane
 pytestmark = pytest.mark.broker
 _RECORD = 1 << 20
 _AWAY = "127.0.0.1:1"
-
-
-@contextmanager
-def _running(*links: Link, events: Sequence[Sink] = ()) -> Iterator[list[LinkRun]]:
-    """Links that follow their topics until the block ends."""
-    stopped, begun = threading.Event(), threading.Event()
-    runs: list[LinkRun] = []
-
-    def watch(started: Sequence[LinkRun]) -> None:
-        runs.extend(started)
-        begun.set()
-
-    settings = {"follow": True, "is_stopped": stopped.is_set, "watch": watch, "status_seconds": 0.3, "events": events}
-    thread = threading.Thread(target=lambda: run_links(links, **settings))  # type: ignore[arg-type]
-    thread.start()
-    try:
-        assert begun.wait(30)
-        yield runs
-    finally:
-        stopped.set()
-        thread.join(30)
-    assert not thread.is_alive()
-    assert not any(run.is_running for run in runs), "nothing is left behind"
 
 
 def test_a_link_that_is_away_and_one_that_is_slow_delay_no_other(kafka: LocalCluster) -> None:
@@ -62,7 +36,7 @@ def test_a_link_that_is_away_and_one_that_is_slow_delay_no_other(kafka: LocalClu
     fast = link_of(kafka.bootstrap, topic, name="fast-of-three")
     slow = replace(fast, name="slow-of-three", rename="slow.{topic}", rate=100_000.0)
     away = replace(fast, name="away-of-three", target=_AWAY)
-    with _running(away, slow, fast) as (away_run, slow_run, fast_run):
+    with running(away, slow, fast) as (away_run, slow_run, fast_run):
         eventually(lambda: fast_run.progress().records == count, "the fast one is done")
         eventually(lambda: slow_run.progress().records > 0, "the slow one has begun")
         held = max(lane.waiting_bytes for lane in _lanes(slow_run))
@@ -84,7 +58,7 @@ def test_a_link_whose_target_was_away_begins_when_it_is_back(kafka: LocalCluster
     (run,) = run_links([link], follow=True)
     assert "must be compacted" in str(run.error), "that will not pass by itself"
     quick = replace(link.target_brokers, bootstrap=_AWAY, timeouts=replace(link.target_brokers.timeouts, total=0.5))
-    with _running(replace(link, target=quick)) as (waiting,):
+    with running(replace(link, target=quick)) as (waiting,):
         eventually(lambda: waiting.progress().state == "waiting", "it waits")
         assert _AWAY in (waiting.progress().error or "")
         # The address of a cluster that comes back stays the same; here another one takes its place.
@@ -150,7 +124,7 @@ def test_a_topic_that_the_target_refuses_is_named_and_tried_again_and_the_others
     with pytest.raises(InputError, match="makes no topic name"):
         mirror(link)  # and a program hears of it, too
     told: list[Event] = []
-    with _running(link, events=[told.append]) as (run,), Mirroring(link) as mirroring:
+    with running(link, events=[told.append]) as (run,), Mirroring(link) as mirroring:
         eventually(lambda: (run.progress().records, run.state) == (0, "running"), "it runs")
         refused = {event.topic for event in told if isinstance(event, MirrorTopicRefused)}
         assert refused == {bad, long}
@@ -193,7 +167,7 @@ def test_the_state_of_a_link_is_known_while_it_runs_and_afterwards(kafka: LocalC
     link = link_of(kafka.bootstrap, topic)
     records = [Sent(b"k", b"v" * 100, (), 1_000_000 + 1000 * number) for number in range(20)]
     confluent_write(kafka.bootstrap, tp(topic), "zstd", records[:10])
-    with _running(link) as (run,), Mirroring(link) as mirroring:
+    with running(link) as (run,), Mirroring(link) as mirroring:
         eventually(lambda: run.progress().records == 10, "it has mirrored")
         eventually(lambda: mirroring.journal.exists() and mirroring.journal.note("status"), "it has published")
 
@@ -215,6 +189,21 @@ def test_the_state_of_a_link_is_known_while_it_runs_and_afterwards(kafka: LocalC
         assert behind.lag.size_bytes is not None
         assert behind.lag.size_bytes > 0
         assert later.to_json()["lag_records"] == 10
+
+
+def test_a_link_that_does_not_end_in_time_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, released = threading.Event(), threading.Event()
+
+    def hang(*_: object, **__: object) -> None:
+        begun.set()
+        released.wait(30)
+
+    monkeypatch.setattr("ottla.jobs.mirror_runner._JOIN_SECONDS", 0.05)
+    monkeypatch.setattr(Mirroring, "run", hang)
+    (run,) = run_links([link_of(_AWAY, "clicks")], is_stopped=begun.is_set)
+    assert isinstance(run.error, DeadlineExceeded)
+    released.set()
+    assert run.join(30)
 
 
 def _now(mirroring: Mirroring) -> float:

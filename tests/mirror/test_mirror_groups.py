@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from typing import Any
 
 import confluent_kafka
 import pytest
 from tests.admin.members import member
-from tests.mirror.copies import link_of, new_topic
+from tests.mirror.copies import link_of, new_topic, running
 from tests.waiting import eventually
 
 from ottla import Producer
 from ottla.admin import Admin, Committed
+from ottla.admin.group_admin import GroupAdmin
 from ottla.cli.mirror.view import moves_text
 from ottla.cluster import LocalCluster
+from ottla.errors import BrokerError, ErrorCode
 from ottla.jobs.mirror_groups import GroupSync, Last, Move, Outcome, chosen, decide, translate
 from ottla.jobs.mirror_link import Link
 from ottla.jobs.mirror_maps import PartitionMap, settled_maps
@@ -234,6 +237,41 @@ def test_a_target_topic_that_was_deleted_holds_up_no_other(kafka: LocalCluster) 
             outcomes = {move.source.topic: move.outcome for move in sync.run(maps)}
         assert outcomes == {gone: Outcome.NO_TOPIC, kept: Outcome.COMMITTED}
         assert TopicPartition(f"copy.{kept}", 0) in admin.groups.committed(group)
+
+
+@pytest.mark.broker
+def test_groups_are_translated_while_a_link_follows_and_one_that_is_refused_is_named(
+    kafka: LocalCluster, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    topic = new_topic(kafka.bootstrap, "group-follow", partitions=2)
+    good, bad = f"good-{topic}", f"bad-{topic}"
+    here, there = TopicPartition(topic, 0), TopicPartition(f"copy.{topic}", 0)
+    _fill(kafka.bootstrap, topic, range(10))
+    refusal = BrokerError(int(ErrorCode.group_authorization_failed), "writing offsets", "not for you")
+    set_offsets = GroupAdmin.set_offsets
+    attempts = 0
+
+    def refuse(self: GroupAdmin, group: str, offsets: Any) -> None:
+        nonlocal attempts
+        if group == bad and there in offsets:
+            attempts += 1
+            raise refusal
+        set_offsets(self, group, offsets)
+
+    monkeypatch.setattr(GroupAdmin, "set_offsets", refuse)
+    with Admin(kafka.bootstrap) as admin:
+        for group in (bad, good):
+            admin.groups.set_offsets(group, {here: 6})
+        with running(link_of(kafka.bootstrap, topic, groups=(f"*-{topic}",))):
+            eventually(lambda: there in admin.groups.committed(good), "the group is translated")
+            first = admin.groups.committed(good)[there].offset
+            admin.groups.set_offsets(good, {here: 12})
+            eventually(lambda: admin.groups.committed(good)[there].offset > first, "and again, as it moves on")
+            eventually(lambda: attempts > 1, "the other one is tried again")
+        assert there not in admin.groups.committed(bad)
+    (warning,) = (text for *_, text in caplog.record_tuples if "translated" in text)
+    assert f"the offsets of group {bad} were not translated, will retry: " in warning
+    assert "not for you" in warning
 
 
 def test_what_became_of_offsets_is_readable_in_80_columns() -> None:

@@ -175,7 +175,9 @@ def test_partitions_and_settings_follow_the_source(kafka: LocalCluster) -> None:
         assert (copied["retention.ms"].value, copied["cleanup.policy"].value) == ("172800000", "compact")
 
 
-def test_a_foreign_writer_is_noticed_and_stops_the_link_or_is_reported(kafka: LocalCluster) -> None:
+def test_a_foreign_writer_is_noticed_and_stops_the_link_or_is_reported(
+    kafka: LocalCluster, caplog: pytest.LogCaptureFixture
+) -> None:
     topic = new_topic(kafka.bootstrap, "foreign")
     link = link_of(kafka.bootstrap, topic)
     confluent_write(kafka.bootstrap, tp(topic), "none", UNUSUAL[:10])
@@ -189,6 +191,9 @@ def test_a_foreign_writer_is_noticed_and_stops_the_link_or_is_reported(kafka: Lo
     rules = Policy(on_foreign="continue", patience=20.0)  # type: ignore[arg-type]  # as users write it
     assert mirror(link_of(kafka.bootstrap, topic, rules=rules), events=[told.append]).records == 10
     assert [event.fault for event in told if isinstance(event, MirrorFaultAccepted)] == ["foreign_writer"]
+    (warning,) = (text for *_, text in caplog.record_tuples if "accepted" in text)
+    assert warning.startswith(f"link {link.name}: {topic}-0: accepted: ")
+    assert "another producer has written to the target: 3 records" in warning
     _assert_map_is_exact(kafka, link.name, topic)
 
 

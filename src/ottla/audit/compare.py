@@ -14,7 +14,7 @@ from typing import Any
 
 from ottla.audit.counts import TierCount
 from ottla.errors import InputError
-from ottla.tally.values import Slice
+from ottla.tally.values import APPEND_TIME, Slice
 
 DEFAULT_DELAY = 300.0
 """Seconds after the end of a bucket in which a difference may still be lateness."""
@@ -167,8 +167,10 @@ def _judge(bucket: int, seconds: int, left: TierCount | None, right: TierCount, 
         if not is_open and right.horizon < bucket + seconds:
             return Judged(right.tier, Verdict.UNKNOWN, *shown, detail="not counted since")
         return Judged(right.tier, Verdict.COMPLETE, *shown)
-    if left.is_append_time != right.is_append_time and left.by_bucket and right.by_bucket:
+    if left.time != right.time and left.by_bucket and right.by_bucket:
         text = "one of the tiers has the times of its brokers: buckets cannot be compared"
+        if APPEND_TIME not in (left.time, right.time):
+            text = f"{left.tier} was counted by {left.time}, {right.tier} by {right.time}: buckets cannot be compared"
         return Judged(right.tier, Verdict.UNKNOWN, *shown, detail=text, against=left.tier)
     theirs = left.by_bucket.get(bucket)
     difference = shown[0] - (0 if theirs is None else theirs.count)

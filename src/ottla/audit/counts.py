@@ -13,7 +13,16 @@ from itertools import pairwise
 
 from ottla.audit.coverage import CountedRange, Coverage, cover
 from ottla.errors import InputError
-from ottla.tally.values import APPEND_TIME, AuditMessage, RangeTally, SessionPage, Slice, add_up, bucket_of
+from ottla.tally.values import (
+    RECORD_TIME,
+    AuditMessage,
+    RangeTally,
+    SessionPage,
+    Slice,
+    add_up,
+    bucket_of,
+    time_kind,
+)
 
 CLOCK_SKEW = 300.0
 """Seconds that the clock of a writer may be ahead of ours."""
@@ -51,8 +60,8 @@ class TierCount:
     doubts: tuple[Doubt, ...] = ()
     partitions: int = 0
     """How many partitions the topic has; 0 if not known."""
-    is_append_time: bool = False
-    """Whether the broker set the times of records."""
+    time: str = RECORD_TIME
+    """Where the times of records come from: `RangeTally.time`."""
     by_bucket: Mapping[int, Slice] = field(default_factory=dict)
     """All partitions together."""
 
@@ -72,6 +81,7 @@ def count_tier(tier: str, topic: str, tallies: Iterable[AuditMessage], *, now: f
     counted = _Counted()
     if not listed:
         counted.doubts.append(Doubt(None, None, f"tier {tier} has no tallies of this topic"))
+    counted.add_times({tally.time if isinstance(tally, RangeTally) else RECORD_TIME for tally in listed})
     counted.add_ranges([tally for tally in listed if isinstance(tally, RangeTally)], now)
     counted.add_sessions([tally for tally in listed if isinstance(tally, SessionPage)], now)
     slices: dict[int, dict[int, Slice]] = {}
@@ -88,7 +98,7 @@ def count_tier(tier: str, topic: str, tallies: Iterable[AuditMessage], *, now: f
         counted.horizon,
         tuple(counted.doubts),
         counted.partitions,
-        counted.is_append_time,
+        counted.time,
         by_bucket,
     )
 
@@ -101,13 +111,19 @@ class _Counted:
         self.doubts: list[Doubt] = []
         self.horizon = math.inf
         self.partitions = 0
-        self.is_append_time = False
+        self.time = RECORD_TIME
+
+    def add_times(self, times: set[str]) -> None:
+        """Note where the times of the tallies come from. One bucket would have other records by each of them."""
+        # The topic chooses whether the times of its records are those of its broker, and may change that.
+        self.time = min(times - {RECORD_TIME}, default=RECORD_TIME)
+        if len(set(map(time_kind, times))) > 1:
+            self.doubts.append(Doubt(None, None, f"it was counted by different times: {', '.join(sorted(times))}"))
 
     def add_ranges(self, tallies: list[RangeTally], now: float) -> None:
         logs: dict[str, dict[int, list[RangeTally]]] = {}
         for tally in tallies:
             logs.setdefault(tally.topic_id, {}).setdefault(tally.partition, []).append(tally)
-            self.is_append_time |= tally.time == APPEND_TIME
         in_order = sorted(logs.values(), key=_written)
         for partitions in in_order:
             self._add_log(partitions, now, is_newest=partitions is in_order[-1])

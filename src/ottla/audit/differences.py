@@ -207,6 +207,11 @@ class Found(NamedTuple):
     offsets: Numbers
     times: Numbers
 
+    def chosen(self, indexes: Iterable[int]) -> Found:
+        """Copies of some of the records."""
+        which = np.fromiter(indexes, np.int64)
+        return Found(*(column[which] for column in self))
+
 
 def found(parts: Iterable[tuple[int, Rows]]) -> Found:
     """Join the collected records of a side. Each part belongs to one partition."""
@@ -255,6 +260,34 @@ def match(left: Found, right: Found) -> Matched:
     copied = [index for index in rest if (int(right.low[index]), int(right.high[index])) in contents]
     copies = set(copied)
     return Matched(moved, left_only, [index for index in rest if index not in copies], copied)
+
+
+class Leftover(NamedTuple):
+    """The records that matching has left, without those that have a partner in their group."""
+
+    left: Found
+    right: Found
+    matched: Matched
+    """Indexes into these."""
+
+
+def leftover(left: Found, right: Found) -> Leftover:
+    """Match records and keep what is left, which needs no memory of what was matched."""
+    matched = match(left, right)
+    on_the_left = [index for index, _ in matched.moved] + matched.left_only
+    on_the_right = [index for _, index in matched.moved] + matched.right_only + matched.copied
+    number = len(matched.moved)
+    ends = number + len(matched.right_only)
+    return Leftover(
+        left.chosen(on_the_left),
+        right.chosen(on_the_right),
+        Matched(
+            [(index, index) for index in range(number)],
+            list(range(number, len(on_the_left))),
+            list(range(number, ends)),
+            list(range(ends, len(on_the_right))),
+        ),
+    )
 
 
 def _by_content(side: Found) -> Numbers:

@@ -2,7 +2,8 @@
 
 Two topics come in, on one cluster or two; differences go out one by one. Both are read once and summed by bucket. Only
 the buckets that differ are read again, narrowed by the hashes of their records where they are large, and only records
-that differ are looked up by offset. Memory does not grow with the topics.
+that differ are looked up by offset. Memory grows with the number of buckets and of records that differ, not with the
+topics.
 """
 
 from __future__ import annotations
@@ -23,14 +24,14 @@ from ottla.audit.differences import (
     Fault,
     Found,
     Grouping,
-    Matched,
+    Leftover,
     Narrowing,
     Numbers,
     Rows,
     Sums,
     add_rows,
     found,
-    match,
+    leftover,
     regrouped,
     unequal,
     whole_groups,
@@ -203,11 +204,7 @@ class _Search:
             self._grouping = Grouping(0, by_partition)
             self._sums = [regrouped(sums, by_partition=by_partition) for sums in self._sums]
         differing = unequal(self._sums[LEFT], self._sums[RIGHT])
-        leftovers: list[tuple[Found, Found, Matched]] = []
-        for cells in self._narrowed(differing):
-            sides = [self._collect(side, cells) for side in (LEFT, RIGHT)]
-            leftovers.append((sides[LEFT], sides[RIGHT], match(sides[LEFT], sides[RIGHT])))
-        yield from self._named(leftovers)
+        yield from self._named([self._compared(cells) for cells in self._narrowed(differing)])
 
     def _narrowed(self, differing: list[int]) -> Iterator[Cells]:
         """Yield cells that differ, few enough at a time to match their records in memory."""
@@ -240,6 +237,10 @@ class _Search:
                 else:
                     pending.append(some)
 
+    def _compared(self, cells: Cells) -> Leftover:
+        """Match the records of cells. Only what has no partner is kept."""
+        return leftover(self._collect(LEFT, cells), self._collect(RIGHT, cells))
+
     def _collect(self, side: int, cells: Cells) -> Found:
         """Read the records of cells."""
         return found(
@@ -261,7 +262,7 @@ class _Search:
             for start, stop in _union(listed)
         ]
 
-    def _named(self, leftovers: list[tuple[Found, Found, Matched]]) -> Iterator[Difference]:
+    def _named(self, leftovers: list[Leftover]) -> Iterator[Difference]:
         """Look up keys and times, pair what was altered or moved, and name the rest."""
         places = _Places(self._sides)
         for left, right, matched in leftovers:

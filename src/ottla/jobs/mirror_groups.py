@@ -8,7 +8,7 @@ offset never goes back unless the original did. `decide` and `translate` are pur
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, NamedTuple
@@ -146,14 +146,21 @@ class GroupSync:
     patterns: Sequence[str]
     reverse: bool = False
 
-    def run(self, maps: Sequence[PartitionMap], *, dry_run: bool = False) -> list[Move]:
+    def run(
+        self,
+        maps: Sequence[PartitionMap],
+        *,
+        dry_run: bool = False,
+        refused: Callable[[str, BrokerError], None] | None = None,
+    ) -> list[Move]:
         """Translate everything that the groups have committed in mirrored partitions, once.
 
-        A group that brokers refuse does not hold up the others. Raises the first such error at the end, and the errors
-        of `Cluster.call` if the brokers of a side do not answer.
+        A group that brokers refuse does not hold up the others: `refused` is called with its name and the error.
+        Without `refused`, the first such error is raised at the end. Raises the errors of `Cluster.call` if the brokers
+        of a side do not answer.
         """
         moves: list[Move] = []
-        refused: list[BrokerError] = []
+        errors: list[BrokerError] = []
         reads, writes = (self.target, self.source) if self.reverse else (self.source, self.target)
         names = chosen((group.name for group in Admin(reads).groups.list_groups()), self.patterns)
         topics = Admin(writes).topic_names() if names else []
@@ -161,9 +168,11 @@ class GroupSync:
             try:
                 moves += self._sync(group, Admin(reads), Admin(writes), maps, topics, dry_run=dry_run)
             except BrokerError as error:
-                refused.append(error)
-        if refused:
-            raise refused[0]
+                errors.append(error)
+                if refused is not None:
+                    refused(group, error)
+        if errors and refused is None:
+            raise errors[0]
         return moves
 
     def _sync(

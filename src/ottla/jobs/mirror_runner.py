@@ -152,6 +152,11 @@ class LinkRun:
                 self.state = "waiting"
                 if self._stopped.wait(_RETRY.wait(failures, 0.0)):
                     break
+            except Exception as error:  # what ends a thread is seen only here
+                _log.exception("link %s ended by an internal error", self.link.name)
+                self.error = OttlaError(f"internal error, please report it: {type(error).__name__}: {error}")
+                self.error.__cause__ = error
+                break
         self.state = "ended"
 
     def _mirror(self) -> None:
@@ -195,6 +200,8 @@ class _Publisher:
         self._since = time.time()
         self._told: dict[str, tuple[int, int]] = {}
         """Records and bytes of each topic that events have told of."""
+        self._untranslated: dict[str, str] = {}
+        """The groups whose offsets could not be translated at the last attempt, and why."""
         self._ended = threading.Event()
         name = f"ottla-mirror-status-{mirroring.link.name}"
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
@@ -207,8 +214,8 @@ class _Publisher:
         self._ended.set()
         self._thread.join(2 * _LAST_SECONDS + self._seconds)
         if self._has_begun:
-            self._guarded(lambda: self._publish("ended", seconds=_LAST_SECONDS))
-            self._guarded(self._translate_groups)
+            self._publish_state("ended", seconds=_LAST_SECONDS)
+            self._translate_groups()
 
     def _run(self) -> None:
         while not self._has_begun:  # it has not connected yet
@@ -218,17 +225,17 @@ class _Publisher:
         wait = _FIRST_SECONDS
         while not self._ended.wait(wait):
             wait = self._seconds
-            self._guarded(lambda: self._publish("running", seconds=self._seconds))
-            self._guarded(self._translate_groups)
+            self._publish_state("running", seconds=self._seconds)
+            self._translate_groups()
 
     @property
     def _has_begun(self) -> bool:
         return bool(self._mirroring.lanes() or self._mirroring.refused)
 
-    def _guarded(self, step: Callable[[], None]) -> None:
-        """Do something that the mirror itself does not depend on."""
+    def _publish_state(self, state: str, *, seconds: float) -> None:
+        """Publish the state, if possible: the mirror itself does not depend on it."""
         try:
-            step()
+            self._publish(state, seconds=seconds)
         except (OttlaError, TimeoutError) as error:
             _log.info("link %s: its state was not published: %s", self._mirroring.link.name, error)
 
@@ -286,13 +293,27 @@ class _Publisher:
             )
 
     def _translate_groups(self) -> None:
+        """Translate groups. What fails is tried again with the next state, and is a warning when it is new."""
         mirroring = self._mirroring
         groups = mirroring.link.groups
         if not groups:
             return
+        failed: dict[str, str] = {}
         reached = {lane.source: position for lane in mirroring.lanes() if (position := position_of(lane))}
         sync = GroupSync(mirroring.source, mirroring.target, mirroring.journal, tuple(groups))
-        sync.run(known_maps(mirroring.journal, reached))
+        try:
+            sync.run(
+                known_maps(mirroring.journal, reached),
+                refused=lambda group, error: failed.update({f"group {group}": str(error)}),
+            )
+        except (OttlaError, TimeoutError) as error:
+            failed[f"groups {', '.join(groups)}"] = str(error)
+        for who, reason in failed.items():
+            if self._untranslated.get(who) != reason:
+                _log.warning(
+                    "link %s: the offsets of %s were not translated, will retry: %s", mirroring.link.name, who, reason
+                )
+        self._untranslated = failed
 
 
 def run_links(
@@ -307,7 +328,9 @@ def run_links(
 ) -> list[LinkRun]:
     """Run links until all have ended, or until stopped. Returns them, each with its report or error.
 
-    A link that another process mirrors is an error, unless `take_over` is set.
+    Whatever ends a link is its error, also one that is not Ottla's, and that it did not end in time after a stop. A
+    link that is stopped before it could begin has neither report nor error. A link that another process mirrors is an
+    error, unless `take_over` is set.
     `watch` gets them when they have started, for progress.
     """
     hub = events if isinstance(events, Events) else Events(*events)
@@ -326,7 +349,9 @@ def run_links(
             run.stop()
     deadline = time.monotonic() + _JOIN_SECONDS
     for run in runs:
-        run.join(max(0.0, deadline - time.monotonic()))
+        if not run.join(max(0.0, deadline - time.monotonic())):
+            advice = "what it had under way may have arrived or not; the next run finds out"
+            run.error = DeadlineExceeded(f"stopping link {run.link.name}", _JOIN_SECONDS, advice=advice)
     return runs
 
 

@@ -37,6 +37,7 @@ from ottla.tally.values import (
     RangeTally,
     check_bucket,
     check_name,
+    time_kind,
 )
 
 if TYPE_CHECKING:
@@ -129,7 +130,8 @@ def tally(
     counts: the tier is whatever has done that, such as a streaming query by its checkpoint. `names` maps topics to the
     names that other tiers have for them. `counted` is called with each tally that was published.
 
-    Raises `ConfigError` for invalid arguments and an audit topic that is not compacted, `InputError` for a group that
+    Raises `ConfigError` for invalid arguments, an audit topic that is not compacted, and a tier that was counted in
+    other buckets or by other times before, `InputError` for a group that
     has committed nothing of a topic and for positions that name no partition of one, `BrokerError` for an unknown
     topic, `OffsetsLost` if retention deletes records while they are counted, and the
     errors of `Reader` if brokers cannot be reached.
@@ -312,8 +314,14 @@ def _plan(
 
 
 def check_buckets(known: Notes, request: TallyRequest) -> None:
-    """Raise `ConfigError` if the tier was counted in buckets of another length before."""
+    """Raise `ConfigError` if the tier was counted in buckets of another length, or by other times, before."""
     for note in known.tallies.values():
+        counted_by = note.time if isinstance(note, RangeTally) else RECORD_TIME
+        if time_kind(counted_by) != time_kind(request.time):
+            raise ConfigError(
+                f"tier {request.tier} has tallies of topic {note.topic} by the time {counted_by}, and"
+                f" {request.time} was asked for: use the same, or another tier"
+            )
         if note.bucket_seconds != request.bucket_seconds:
             raise ConfigError(
                 f"tier {request.tier} has tallies of topic {note.topic} in buckets of {note.bucket_seconds:,} s, and"

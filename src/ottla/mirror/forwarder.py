@@ -7,6 +7,7 @@ What may be sent and what an answer means is decided in `lane.py`.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -33,6 +34,7 @@ from ottla.net.links import Link
 from ottla.net.loop import Answer, Loop
 from ottla.wire import produce as wire
 
+_log = logging.getLogger(__name__)
 _MOST_REQUESTS = 5
 _REQUEST_BYTES = 16 << 20
 """The most that one request carries, unless a single batch is larger."""
@@ -264,6 +266,7 @@ class Forwarder:
         self._changed()
 
     def _accept_fault(self, lane: Lane, fault: MirrorError) -> None:
+        _log.warning("link %s: %s: accepted: %s", self._journal.link, lane.source, fault)
         self._events.emit(MirrorFaultAccepted(self._journal.link, *lane.source, *lane.target, fault.fault, str(fault)))
 
     def _release(self, pieces: Iterable[Piece]) -> None:

@@ -161,6 +161,11 @@ def check_bucket(seconds: object) -> int:
     return int(seconds)  # type: ignore[call-overload, no-any-return]
 
 
+def time_kind(time: str) -> str:
+    """Return what `RangeTally.time` has to be equal in for two tallies to be added: the topic chooses who sets it."""
+    return RECORD_TIME if time == APPEND_TIME else time
+
+
 def bucket_of(time: float, seconds: int) -> int:
     """Return when the bucket of a time begins."""
     return int(time // seconds) * seconds

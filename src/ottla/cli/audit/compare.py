@@ -21,7 +21,7 @@ from ottla.cli.audit.options import (
     tier_option,
     window_options,
 )
-from ottla.cli.audit.report import counted
+from ottla.cli.audit.report import counted, gaps
 from ottla.cli.errors import Alert, Incomplete, UsageError
 from ottla.cli.options.bootstrap import bootstrap_option
 from ottla.cli.options.common import check_topic, isolation_option, json_option, master_option, timeout_option
@@ -234,13 +234,5 @@ def _raise_alert(comparison: Comparison) -> None:
             f"not all of it arrived: {text} of {counted(len(comparison.rows), 'bucket')};"
             " 'ottla audit find' names the records"
         )
-    if len(comparison.tiers) < 2:
-        raise Incomplete(f"nothing was compared: {' '.join(comparison.tiers)} is the only tier")
-    if comparison.problems:
-        raise Incomplete(f"{counted(len(comparison.problems), 'topic')} could not be compared")
-    if counts[Verdict.UNKNOWN]:
-        raise Incomplete(f"{counts[Verdict.UNKNOWN]:,} of {len(comparison.rows):,} buckets are unknown")
-    if comparison.silent:
-        raise Incomplete(
-            f"{counted(len(comparison.silent), 'tier')} did not count lately: run the tally, or compare --until then"
-        )
+    for text in gaps(comparison):
+        raise Incomplete(text)

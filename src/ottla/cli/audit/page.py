@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ottla.audit.compare import Row, Verdict
-from ottla.cli.audit.report import counted
+from ottla.cli.audit.report import counted, gaps
 from ottla.cli.errors import CommandFailed
 from ottla.cli.values.times import show_timestamp
 from ottla.files import replace_whole
@@ -80,16 +80,32 @@ def page(comparison: Comparison) -> str:
         '<meta name="viewport" content="width=device-width,initial-scale=1">'
         f"<style>{_STYLE}</style></head><body>\n<h1>{_headline(comparison)}</h1>\n"
         f"<p>{counted(len(rows), 'bucket')} of {counted(len({row.topic for row in rows}), 'topic')}, tiers"
-        f" {_text(' → '.join(comparison.tiers))}, compared {compared}</p>\n<div>{keys}</div>\n"
+        f" {_text(' → '.join(comparison.tiers))}, compared {compared}</p>\n{_remarks(comparison)}<div>{keys}</div>\n"
         f"{_heat_map(rows)}\n{_table(comparison)}</body></html>\n"
     )
 
 
 def _headline(comparison: Comparison) -> str:
+    """Say no more than the exit code does: 0 is for what is complete or late, or was not counted at all."""
     if comparison.has_faults:
         return "Not all of it arrived"
-    counts = comparison.verdicts
-    return "Not everything is known" if counts[Verdict.UNKNOWN] else "All of it arrived"
+    if gaps(comparison):
+        return "Not everything is known"
+    if not comparison.rows:
+        return "Nothing was counted"
+    late = comparison.verdicts[Verdict.LATE]
+    return "Some of it is late" if late else "All of it arrived"
+
+
+def _remarks(comparison: Comparison) -> str:
+    """Return what the verdicts of the buckets do not say."""
+    texts = [*gaps(comparison), *comparison.problems, *comparison.silent]
+    if not comparison.rows:
+        texts.append("no tier has counted a record in that time")
+    if comparison.unreadable:
+        texts.append(f"{comparison.unreadable:,} records of the audit topic are no tallies")
+    items = "".join(f"<li>{_text(text)}</li>" for text in texts)
+    return f'<ul class="remarks">{items}</ul>\n' if items else ""
 
 
 def _text(text: str) -> str:

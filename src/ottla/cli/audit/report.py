@@ -1,4 +1,4 @@
-"""Shows what a tally counted."""
+"""Says what a tally counted, and what a comparison leaves open."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from ottla.cli.output.json_text import json_text
 from ottla.cli.values.quantities import show_size
 
 if TYPE_CHECKING:
+    from ottla.jobs.comparisons import Comparison
     from ottla.jobs.tallies import TallyReport
 
 
@@ -33,6 +34,24 @@ def print_report(report: TallyReport, topics: Sequence[str], *, as_json: bool) -
         f"{counted(report.records, 'record')} ({show_size(report.size_bytes)}) counted in"
         f" {counted(report.buckets, 'bucket')} for tier {report.tier}; {unchanged} unchanged"
     )
+
+
+def gaps(comparison: Comparison) -> list[str]:
+    """Return why a comparison cannot say that all of it arrived, apart from faults. Each is worth an exit code."""
+    from ottla.audit.compare import Verdict
+
+    texts = []
+    unknown = comparison.verdicts[Verdict.UNKNOWN]
+    if len(comparison.tiers) < 2:
+        texts.append(f"nothing was compared: {' '.join(comparison.tiers)} is the only tier")
+    if comparison.problems:
+        texts.append(f"{counted(len(comparison.problems), 'topic')} could not be compared")
+    if unknown:
+        texts.append(f"{unknown:,} of {len(comparison.rows):,} buckets are unknown")
+    if comparison.silent:
+        silent = counted(len(comparison.silent), "tier")
+        texts.append(f"{silent} did not count lately: run the tally, or compare --until then")
+    return texts
 
 
 def counted(number: int, noun: str) -> str:

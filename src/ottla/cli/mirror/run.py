@@ -188,9 +188,9 @@ class _Result(NamedTuple):
 
     @property
     def has_failed(self) -> bool:
-        """Whether the link, or one of its partitions, has failed."""
+        """Whether the link, or one of its partitions, has failed. A signal may end a link before it has a report."""
         report = self.report
-        return self.error is not None or (report is not None and bool(report.failed or report.refused))
+        return self.error is not None or report is None or bool(report.failed or report.refused)
 
 
 def _check_engine(links: Sequence[Link], engine: str, master: str | None, *, has_local: bool) -> None:
@@ -304,12 +304,11 @@ def _run(links: Sequence[Link], *, follow: bool, take_over: bool, sinks: Sequenc
     ):
 
         def tell(event: Event) -> None:
-            from ottla.events import MirrorFaultAccepted, MirrorStopped, MirrorTopicRefused
+            from ottla.events import MirrorStopped, MirrorTopicRefused
 
-            if isinstance(event, MirrorStopped | MirrorFaultAccepted):
-                went = "not mirrored any further" if isinstance(event, MirrorStopped) else "accepted"
+            if isinstance(event, MirrorStopped):
                 place = f"{event.topic}-{event.partition}"
-                live.say(f"link {event.link}: {place}: {went}: {reworded(event.reason)}")
+                live.say(f"link {event.link}: {place}: not mirrored any further: {reworded(event.reason)}")
             elif isinstance(event, MirrorTopicRefused):
                 live.say(f"link {event.link}: {event.topic}: {reworded(event.reason)}")
 
