@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import queue
 import signal
 import socket
+import threading
 import urllib.request
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -101,7 +104,10 @@ def test_a_group_that_does_not_exist_is_an_error(kafka: LocalCluster, admin: Adm
         (["serve", "--metrics-family", "c"], "--metrics-family"),
         (["serve", "--window", "1"], "--window: 1 is too small"),
         (["serve", "--keep", "1s"], "--keep: '1s' is too small"),
-        (["serve", "--history", "/nothing/here.db"], "/nothing/here.db cannot be used as a history"),
+        (
+            ["serve", "--http", "127.0.0.1:0", "--history", "/nothing/here.db"],
+            "/nothing/here.db cannot be used as a history",
+        ),
         (["serve", "GROUP"], "unexpected extra argument"),
         (["--nothing"], "no such option --nothing"),
     ],
@@ -147,10 +153,50 @@ def test_the_server_serves_polls_keeps_history_and_ends_on_sigterm(
         assert (status["group"], status["totallag"]) == (GROUP, 6)
         assert f'group="{GROUP}"'.encode() in get("/metrics")
         assert json.loads(get(f"/history?group={GROUP}"))["looks"][0]["lag_records"] == 6
-        taken = run("lag", "serve", *options[:2], "--bootstrap", kafka.bootstrap)
+        unused = tmp_path / "unused.db"
+        taken = run("lag", "serve", *options[:2], "--history", str(unused), "--bootstrap", kafka.bootstrap)
         assert taken.exit_code == 2
+        assert not unused.exists()
         assert f"cannot listen on 127.0.0.1:{port}: another program listens there" in taken.stderr
         serving.send_signal(signal.SIGTERM)
         _, errors = serving.communicate(timeout=SECONDS)
         assert serving.returncode == 128 + signal.SIGTERM
         assert errors.decode().splitlines() == [f"serving lag at {site}"]
+
+
+@pytest.mark.broker
+def test_a_webhook_is_told_of_a_group_that_stops_once_and_of_its_recovery_during_a_restart(
+    kafka: LocalCluster, admin: Admin, tmp_path: Path
+) -> None:
+    group, posted = "cli-lag-alert", queue.SimpleQueue[tuple[str, str]]()
+
+    class Hook(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            for change in json.loads(self.rfile.read(int(self.headers["Content-Length"])))["changes"]:
+                if change["group"] == group:
+                    posted.put((change["before"], change["after"]))
+            self.send_response(204)
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            """Say nothing."""
+
+    admin.groups.set_offsets(group, {TopicPartition(TOPIC, 0): 4})
+    hook = ThreadingHTTPServer(("127.0.0.1", 0), Hook)
+    thread = threading.Thread(target=hook.serve_forever, daemon=True)
+    thread.start()
+    options = ("--http", "127.0.0.1:0", "--every", "1s", "--window", "3", "--confirm", "1", "--topic", TOPIC)
+    keeping = ("--history", str(tmp_path / "h.db"), "--webhook", f"http://127.0.0.1:{hook.server_port}/hook")
+    try:
+        for expected in (("OK", "ERR"), ("ERR", "OK")):
+            with program("lag", "serve", *options, *keeping, "--bootstrap", kafka.bootstrap) as serving:
+                assert posted.get(timeout=SECONDS) == expected
+                serving.send_signal(signal.SIGTERM)
+                serving.communicate(timeout=SECONDS)
+            admin.groups.set_offsets(group, {TopicPartition(TOPIC, 0): 10})
+        assert posted.empty()
+    finally:
+        hook.shutdown()
+        hook.server_close()
+        thread.join(SECONDS)
+        admin.groups.delete(group)

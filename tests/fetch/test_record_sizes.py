@@ -31,7 +31,7 @@ class Brokers:
         if self.sizes is None:
             raise OttlaError("not for you")
         return ReplicaSizes(
-            {partition: (ReplicaSize(partition, 1, size, 0, "/data"),) for partition, size in self.sizes.items()}
+            {partition: (ReplicaSize(partition, 1, size, "/data"),) for partition, size in self.sizes.items()}
         )
 
 

@@ -29,12 +29,12 @@ class ReplicaSize:
     partition: TopicPartition
     broker: int
     size_bytes: int
-    offset_lag: int
-    """How far it is behind the end of the log, in records."""
     directory: str
     """The log directory on the broker."""
     moving: bool = False
     """Whether it is being filled to replace the replica in another directory of the same broker."""
+    move_lag: int = 0
+    """The records it still lacks if it is `moving`. How far a follower is behind its leader: `follower_lag`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +105,8 @@ def _replicas(broker: int, response: Any) -> Iterator[ReplicaSize]:
                     TopicPartition(topic.name, int(row.partition_index)),
                     broker,
                     int(row.partition_size),
-                    int(row.offset_lag),
                     result.log_dir,
                     row.is_future_key,
+                    # Of other replicas it would be the distance to the high watermark that the broker itself knows: 0.
+                    int(row.offset_lag) if row.is_future_key else 0,
                 )

@@ -21,7 +21,9 @@ _ASKED = struct.Struct(">iiqB")
 """Partition, leader epoch, timestamp, and no tags."""
 _LISTED = struct.Struct(">ihqqi")
 _TIMEOUT = struct.Struct(">i")
-_CONSUMER = -1
+CONSUMER = -1
+ANY_REPLICA = -2
+"""Asks the broker for the end of its own log, whether it leads the partition or follows."""
 
 
 class Listed(NamedTuple):
@@ -43,9 +45,10 @@ def list_request(
     timestamp: int,
     isolation: Isolation,
     timeout_ms: int,
+    replica: int = CONSUMER,
 ) -> bytes:
     """Build the body of a request for partitions, each with its leader epoch (-1: unknown), at one timestamp."""
-    body = bytearray(_HEAD.pack(_CONSUMER, isolation))
+    body = bytearray(_HEAD.pack(replica, isolation))
     body += compact_length(len(topics))
     for name, partitions in topics.items():
         body += compact_string(name)

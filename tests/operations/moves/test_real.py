@@ -9,6 +9,7 @@ import subprocess
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from tests.waiting import eventually
 
 from ottla import Producer, Reader
 from ottla.admin import Admin, NewTopic
+from ottla.admin.follower_lag import Followed, find_follower_lag
 from ottla.admin.movement import running_reassignments
 from ottla.admin.reassignments import reassign
 from ottla.admin.throttles import alter_broker, build_changes, check_changes
@@ -27,7 +29,9 @@ from ottla.model import TopicPartition
 from ottla.net.targets import Node
 from ottla.operations.moves import Move, Plan, RunFiles, read_plan
 from ottla.operations.moves.leftovers import Found, clear_leftovers, find_throttles
+from ottla.operations.moves.measuring import Gauge
 from ottla.operations.moves.plan_file import write_plan
+from ottla.operations.moves.reading import survey
 
 pytestmark = pytest.mark.broker
 KB = 1000
@@ -192,7 +196,9 @@ def test_a_run_is_paused_changed_and_cancelled(brokers: LocalCluster, admin: Adm
         with program(*command) as process:
             _await_moving(admin, process)
             assert _run_plain("reassign", "pause", str(path)).exit_code == 0
-            status = json.loads(_run(brokers, "reassign", "status", str(path), "--json").stdout)
+            shown = _run(brokers, "reassign", "status", str(path), "--json")
+            assert shown.exit_code == 0, shown.stderr
+            status = json.loads(shown.stdout)
             assert (status["is_running"], status["is_paused"], status["done"]) == (True, True, 0)
             assert status["waiting"] + status["moving"] == 8
             assert 0 < status["moving"] <= 5  # broker 2 receives that many at a time
@@ -457,6 +463,33 @@ def test_throttles_of_moves_that_begin_during_the_question_stay(
         reassign(admin.cluster, {TopicPartition("asked", 0): None}, deadline=admin.cluster.deadline())
 
 
+def test_a_follower_that_is_slow_is_behind_though_brokers_report_no_lag(brokers: LocalCluster, admin: Admin) -> None:
+    slow, other = TopicPartition("slow", 0), TopicPartition("planned", 0)
+    with _topic(admin, "slow", [[1, 2]], size_bytes=2000 * KB), _topic(admin, "planned", [[1, 2]]):
+        plan = Plan(admin.cluster.metadata(()).cluster_id or "", (Move(other, (1, 2), (3, 2)),))
+        gauge = Gauge(admin.cluster, plan)
+        gauge.begin(survey(admin.cluster, deadline=admin.cluster.deadline()))
+        assert gauge.calm.lag_records == 0
+        for broker in (1, 2, 3):
+            rates = {"leader.replication.throttled.rate": "1", "follower.replication.throttled.rate": "1"}
+            alter_broker(admin.cluster, broker, rates, deadline=admin.cluster.deadline())
+        throttled = {"leader.replication.throttled.replicas": "*", "follower.replication.throttled.replicas": "*"}
+        admin.alter_settings("slow", throttled)
+        reassign(admin.cluster, {slow: (1, 3)}, deadline=admin.cluster.deadline())
+
+        def lag() -> dict[tuple[TopicPartition, int], int]:
+            followed = [Followed(slow, 1, (2, 3))]
+            return find_follower_lag(admin.cluster, followed, deadline=admin.cluster.deadline())
+
+        eventually(lambda: (slow, 3) in lag(), "broker 3 has begun to follow")
+        assert lag()[slow, 2] == 0
+        assert 35 < lag()[slow, 3] <= 40
+        assert 35 < gauge.signs({}).load.lag_records <= 40
+        of_plan = Gauge(admin.cluster, replace(plan, moves=(Move(slow, (1, 2), (1, 3)),)))
+        assert of_plan.signs({}).load.lag_records == 0  # replicas that move are behind by intention
+        reassign(admin.cluster, {slow: None}, deadline=admin.cluster.deadline())
+
+
 def test_a_run_is_refused_where_it_must_not_be(brokers: LocalCluster, admin: Admin, tmp_path: Path) -> None:
     with _topic(admin, "refused", [[4, 1], [2, 3]], size_bytes=500 * KB):
         path = tmp_path / "drain.json"
@@ -467,8 +500,6 @@ def test_a_run_is_refused_where_it_must_not_be(brokers: LocalCluster, admin: Adm
             result = _run(brokers, *arguments)
             assert result.exit_code == 1, result.stdout
             return result.stderr
-
-        from dataclasses import replace
 
         other = tmp_path / "other.json"
         write_plan(other, replace(plan, cluster_id="elsewhere"))

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ottla.admin.follower_lag import Followed
 from ottla.admin.movement import Reassignment
 from ottla.admin.throttles import LEADER_REPLICAS, Throttled, list_change, parse_replicas, topic_changes
 from ottla.errors import DeadlineExceeded, InputError
@@ -19,7 +20,7 @@ from ottla.net.metadata import Broker, Metadata, Partition, Topic
 from ottla.operations.moves import Control, Plan, RunFiles, read_plan, write_plan
 from ottla.operations.moves.checks import are_ending, obstacles, with_ended
 from ottla.operations.moves.leftovers import judge
-from ottla.operations.moves.measuring import Copies, Gauge
+from ottla.operations.moves.measuring import Copies, Gauge, chosen_to_follow
 from ottla.operations.moves.pacing import FLOOR, Limits, Signs, next_moves, next_rate, seconds_left
 from ottla.operations.moves.plan_file import plan_json
 from ottla.operations.moves.preview import preview
@@ -83,6 +84,18 @@ CALM = Signs(latency=0.01)
 )
 def test_an_automatic_rate_follows_how_the_cluster_takes_it(now: Signs, rate: int) -> None:
     assert next_rate(100_000_000, now, calm=CALM) == rate
+
+
+def test_followers_are_looked_at_on_the_brokers_of_the_plan_and_in_all_topics() -> None:
+    followed = [Followed(TopicPartition(topic, at), at % 4, ((at + 1) % 4,)) for topic in "xyz" for at in range(100)]
+    assert len(chosen_to_follow(followed, {0, 1, 2, 3}, most=500)) == 300
+    few = chosen_to_follow(followed, {0, 1, 2, 3}, most=50)
+    assert 40 <= len(few) <= 50
+    assert {each.partition.topic for each in few} == {"x", "y", "z"}
+    near = chosen_to_follow(followed, {2}, most=500)
+    assert {2 in (each.leader, *each.followers) for each in near} == {True}
+    assert len(near) == 150
+    assert chosen_to_follow([Followed(_tp(0), 1, ())], {1}, most=5) == []
 
 
 def test_an_automatic_rate_has_a_floor() -> None:
@@ -240,7 +253,7 @@ def test_what_is_copied_is_counted_although_producers_write() -> None:
 def test_a_move_that_falls_behind_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [0.0]
     monkeypatch.setattr("ottla.operations.moves.measuring.time.monotonic", lambda: clock[0])
-    gauge = Gauge(None)  # type: ignore[arg-type]
+    gauge = Gauge(None, PLAN)  # type: ignore[arg-type]
     for at in range(100):
         clock[0] = float(at)
         gauge.speed(1000 + at, {_tp(0)})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -17,7 +17,11 @@ from ottla.cli.terminal.interruption import Interrupted, Interruption
 from ottla.text import printable
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from ottla.admin import Admin
+    from ottla.operations.lag.changes import Change
+    from ottla.operations.lag.values import Snapshot
 
 _LOOPBACK = ("127.0.0.1", "::1", "localhost")
 _ADDRESS = re.compile(r"(?:\[(?P<ipv6>[0-9A-Fa-f:.%\w]+)\]|(?P<host>[^\s:/\[\]@]+)):(?P<port>\d{1,5})")
@@ -110,34 +114,57 @@ def serve(
     from ottla.operations.lag.server import LagServer
     from ottla.operations.lag.watcher import Poster, Watcher
 
-    cluster = admin.cluster
+    stored: History | None = None
+
+    def looks(group: str, since: float) -> list[dict[str, Any]]:
+        return [] if stored is None else stored.looks(group, since)
+
+    def accepted(of_cluster: str, changes: Sequence[Change]) -> None:
+        if stored is not None:
+            stored.note_told(of_cluster, changes)
+
+    def latest() -> Snapshot | None:
+        return watcher.latest()
+
     with ExitStack() as resources, rare_collections():
         try:
-            poster = None if webhook is None else resources.enter_context(Poster(webhook))
+            poster = None if webhook is None else Poster(webhook, accepted=accepted)
         except ConfigError as error:
             raise UsageError(f"--{error}") from error
-        stored = None if history is None else resources.enter_context(History(history, keep_seconds=keep))
+        # Before a file is made: the port may be in use.
+        server = LagServer(
+            *address,
+            latest=latest,
+            cluster=name,
+            bootstrap=[str(each) for each in admin.cluster.bootstrap],
+            family=family,
+            history=None if history is None else looks,
+        )
+        resources.callback(server.close)
+        if history is not None:
+            stored = resources.enter_context(History(history, keep_seconds=keep))
+        if poster is not None:
+            resources.enter_context(poster)  # it ends before the history, which it writes to
         watcher = Watcher(
             make_poller(
-                cluster, groups=(), topics=topics, with_internal=with_internal, isolation=isolation, all_topics=True
+                admin.cluster,
+                groups=(),
+                topics=topics,
+                with_internal=with_internal,
+                isolation=isolation,
+                all_topics=True,
             ),
             Evaluator(length=window, allowed_lag=allowed_lag),
             every=every,
-            others=make_readers(resources, cluster, groups=(), topics=topics, checkpoints=checkpoints, journal=journal),
+            others=make_readers(
+                resources, admin.cluster, groups=(), topics=topics, checkpoints=checkpoints, journal=journal
+            ),
             history=stored,
             window_seconds=window * every,
             hysteresis=Hysteresis(confirm),
             on_changes=None if poster is None else poster.add,
         )
-        cluster.metadata([])  # a wrong address of the brokers fails now, not in every poll
-        server = LagServer(
-            *address,
-            latest=watcher.latest,
-            cluster=name,
-            bootstrap=[str(each) for each in cluster.bootstrap],
-            family=family,
-            history=None if stored is None else stored.looks,
-        )
+        admin.cluster.metadata([])  # a wrong address of the brokers fails now, not in every poll
         with Interruption() as interruption, suppress(Interrupted):
             resources.enter_context(server)
             click.echo(f"serving lag at {printable(server.url)}", err=True)

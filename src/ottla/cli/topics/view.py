@@ -144,9 +144,9 @@ def _partition_dict(view: TopicView, partition: Partition) -> dict[str, Any]:
             {
                 "broker": copy.broker,
                 "size_bytes": copy.size_bytes,
-                "offset_lag": copy.offset_lag,
                 "directory": copy.directory,
                 "moving": copy.moving,
+                "move_lag": copy.move_lag,
             }
             for copy in view.sizes.copies.get(key, ())
         ],

@@ -15,6 +15,7 @@ from ottla.operations.health.snapshot import Limits, Snapshot
 from ottla.quantities import show_duration, show_size
 
 _OVERVIEW = typed("topics", "list", "--long")
+_BROKERS = typed("brokers", "list")
 _FEATURE = "metadata.version"
 
 
@@ -83,7 +84,7 @@ def quorum(seen: Snapshot, limits: Limits) -> Iterator[Finding]:
             Severity.WARNING,
             f"controller {replica.id} of {voters} {_lag(seen.quorum, replica)}; {left}",
             (f"controller {replica.id}",),
-            typed("health", "--json"),
+            typed("health", "--watch"),
             f"controller {replica.id}",
             replica.last_caught_up,
         )
@@ -138,7 +139,7 @@ def versions(seen: Snapshot, limits: Limits) -> Iterator[Finding]:
             f"brokers {named([str(number) for number in odd])} speak other versions of the protocol than"
             f" {named([str(number) for number in sides[0]])}: an upgrade is not finished",
             tuple(f"broker {number}" for number in odd),
-            typed("health", "--json"),
+            _BROKERS,
         )
     level, possible = _levels(seen.versions)
     if len(groups) == 1 and level is not None and possible is not None and level < possible:
@@ -146,7 +147,8 @@ def versions(seen: Snapshot, limits: Limits) -> Iterator[Finding]:
             "feature-level",
             Severity.NOTE,
             f"{_FEATURE} is at level {level}, and all brokers support {possible}: the upgrade is not finalized",
-            command=typed("health", "--json"),
+            # Nothing in Ottla changes features: there is no way back from most levels.
+            command=f"kafka-features.sh --bootstrap-server HOST:PORT upgrade --feature {_FEATURE}={possible}",
         )
 
 
@@ -165,10 +167,10 @@ def skew(seen: Snapshot, limits: Limits) -> Iterator[Finding]:
     replicas: Counter[int] = Counter(node for _, part in seen.partitions() for node in part.replicas)
     if sum(leaders.values()) >= limits.skew_least:
         yield from _uneven(seen, "leaders", leaders, typed("leaders", "elect"), limits)
-        yield from _uneven(seen, "replicas", replicas, typed("reassign", "plan"), limits)
+        yield from _uneven(seen, "replicas", replicas, typed("reassign", "plan", "--balance"), limits)
     stored = Counter({node: sum(each.replica_bytes for each in dirs) for node, dirs in seen.log_dirs.dirs.items()})
     if max(stored.values(), default=0) >= limits.skew_bytes:
-        yield from _uneven(seen, "bytes", stored, typed("reassign", "plan"), limits)
+        yield from _uneven(seen, "bytes", stored, _BROKERS, limits)
 
 
 def _uneven(seen: Snapshot, what: str, shares: Mapping[int, int], command: str, limits: Limits) -> Iterator[Finding]:

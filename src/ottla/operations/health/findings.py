@@ -49,7 +49,7 @@ class Finding:
     affects: tuple[str, ...] = ()
     """Brokers, partitions, groups, by name."""
     command: str = ""
-    """What to type next; a command of `ottla`, without connection options."""
+    """What to type next: a command of `ottla`, without connection options, or one of Kafka's own tools."""
     subject: str = ""
     """What distinguishes several findings of one check: `broker 2`."""
     since: float | None = None

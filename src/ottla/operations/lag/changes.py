@@ -7,7 +7,7 @@ state is unknown keeps the state it had.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -61,7 +61,12 @@ class Hysteresis:
 
     def __init__(self, polls: int = 3) -> None:
         self._polls = polls
+        self._told: dict[tuple[str, str], Status] = {}
         self._groups: dict[tuple[str, str], _Standing] = {}
+
+    def begin_with(self, told: Mapping[tuple[str, str], Status]) -> None:
+        """Continue from what was told of groups, by type and name, before a restart."""
+        self._told = dict(told)
 
     def observe(self, groups: Iterable[GroupLag], now: float) -> list[Change]:
         """Return what has changed for good with this poll. Groups that are gone are forgotten."""
@@ -69,7 +74,11 @@ class Hysteresis:
         kept: dict[tuple[str, str], _Standing] = {}
         for group in groups:
             key = (str(group.type), group.name)
-            standing = kept[key] = self._groups.get(key) or _Standing(Status.OK, Status.OK, now, 0)
+            standing = self._groups.get(key)
+            if standing is None:
+                told = self._told.pop(key, Status.OK)
+                standing = _Standing(told, told, now, 0)
+            kept[key] = standing
             if group.status is Status.UNKNOWN:
                 continue
             if group.status is not standing.candidate:

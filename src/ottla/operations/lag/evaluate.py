@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from ottla.model import TopicPartition
 from ottla.operations.lag.forecast import Speeds, catch_up_seconds, retention_seconds
-from ottla.operations.lag.rules import judge
+from ottla.operations.lag.rules import is_stuck, judge
 from ottla.operations.lag.values import (
     FAULTS,
     Commit,
@@ -46,24 +46,31 @@ class Evaluator:
         self._logs: dict[TopicPartition, LogHistory] = {}
         self._elsewhere: dict[tuple[_Key, TopicPartition], LogHistory] = {}
         self._last: dict[_Key, GroupLag] = {}
-        self._polls = 0
         self._times: deque[float] = deque(maxlen=length)
         """Of the last polls, as many as a window has commits."""
         self._restored_ends: dict[TopicPartition, int] = {}
         """Where logs ended at least, by what an earlier process saw; until the first poll."""
 
-    def restore(self, group: GroupSample, commits: Mapping[TopicPartition, Iterable[Commit]]) -> None:
-        """Begin with what an earlier process saw of a group."""
+    def restore(
+        self,
+        group: GroupSample,
+        commits: Mapping[TopicPartition, Iterable[Commit]],
+        *,
+        window_start: float = float("-inf"),
+    ) -> None:
+        """Begin with what an earlier process saw of a group. A window of polls would have begun at `window_start`."""
         windows = self._windows.setdefault(group.key, {})
         for partition, rows in commits.items():
             known = sorted(rows, key=lambda commit: commit.at)
-            windows.setdefault(partition, Window(self._length)).restore(known)
+            window = windows.setdefault(partition, Window(self._length))
+            window.restore(known)
+            if is_stuck(known, since=window_start):
+                window.looks = self._length  # it needs no more of them
             end = max((commit.offset + (commit.lag or 0) for commit in known), default=0)
             self._restored_ends[partition] = max(end, self._restored_ends.get(partition, 0))
 
     def observe(self, sample: Sample, *, missing: Mapping[_Key, str] | None = None) -> Snapshot:
         """Judge a poll. `missing` are groups that it could not see, and why: they stay, with an unknown state."""
-        self._polls += 1
         if self._times and sample.at < self._times[-1]:
             self._begin_again()
         self._times.append(sample.at)
@@ -88,7 +95,6 @@ class Evaluator:
             brokers=sample.brokers,
             seconds=sample.seconds,
             traffic=sample.traffic,
-            polls=self._polls,
         )
 
     @property

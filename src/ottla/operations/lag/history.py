@@ -1,8 +1,8 @@
 """What polls saw, in an SQLite file: for windows after a restart, and for looking back.
 
 Snapshots come in. A group is stored when it has changed since it was stored last, and at least every ten minutes,
-as one row with all its partitions; rows older than the retention are deleted. One process writes a file; others may
-read it.
+as one row with all its partitions; rows older than the retention are deleted. Beside them is what a webhook has been
+told of each group that is not well. One process writes a file; others may read it.
 """
 
 from __future__ import annotations
@@ -18,10 +18,12 @@ from typing import Any, Self
 
 from ottla.errors import ConfigError, OttlaError
 from ottla.model import TopicPartition
-from ottla.operations.lag.values import Commit, GroupLag, GroupSample, GroupType, Snapshot, most
+from ottla.operations.lag.changes import Change
+from ottla.operations.lag.values import Commit, GroupLag, GroupSample, GroupType, Snapshot, Status, most
 
 _VERSION = 1
-_QUIET_SECONDS = 600.0
+QUIET_SECONDS = 600.0
+"""How long a group that does not change is not stored."""
 _CLEAN_SECONDS = 300.0
 _CLEAN_ROWS = 10
 _BUSY_SECONDS = 5.0
@@ -33,6 +35,10 @@ CREATE TABLE IF NOT EXISTS looks (
     PRIMARY KEY (cluster, type, name, at)
 ) WITHOUT ROWID;
 CREATE INDEX IF NOT EXISTS looks_by_time ON looks (at);
+CREATE TABLE IF NOT EXISTS told (
+    cluster TEXT NOT NULL, type TEXT NOT NULL, name TEXT NOT NULL, status TEXT NOT NULL,
+    PRIMARY KEY (cluster, type, name)
+) WITHOUT ROWID;
 """
 
 
@@ -47,7 +53,7 @@ class History:
         self._path = path
         self._keep = keep_seconds
         self._lock = threading.Lock()
-        self._stored: dict[tuple[str, str], tuple[float, bytes]] = {}
+        self._stored: dict[tuple[str, str], tuple[float, Status, bytes]] = {}
         self._cleaned_at = float("-inf")
         try:
             self._file = sqlite3.connect(path, timeout=_BUSY_SECONDS, check_same_thread=False)
@@ -84,10 +90,10 @@ class History:
             if group.error is not None:
                 continue
             key, content = (str(group.type), group.name), _packed(group)
-            at, before = self._stored.get(key, (float("-inf"), b""))
-            if content == before and snapshot.at - at < _QUIET_SECONDS:
+            at, *before = self._stored.get(key, (float("-inf"), None, b""))
+            if before == [group.status, content] and snapshot.at - at < QUIET_SECONDS:
                 continue
-            stored[key] = (snapshot.at, content)
+            stored[key] = (snapshot.at, group.status, content)
             lag = None if group.worst is None else group.lag_records
             seconds = most(row.lag_seconds for row in group.rows)
             rows.append((snapshot.cluster, *key, snapshot.at, str(group.status), lag, seconds, content))
@@ -141,6 +147,21 @@ class History:
                     lag = None if end is None else max(0, end - committed)
                     windows.setdefault(tp, []).append(Commit(at, committed, lag))
         return found
+
+    def note_told(self, cluster: str, changes: Iterable[Change]) -> None:
+        """Store changes that were accepted elsewhere. Raises `HistoryFailed` if that is impossible."""
+        rows = [(cluster, str(change.group.type), change.group.name, str(change.after)) for change in changes]
+        try:
+            with self._lock, self._file:
+                self._file.executemany("INSERT OR REPLACE INTO told VALUES (?, ?, ?, ?)", rows)
+                self._file.execute("DELETE FROM told WHERE cluster = ? AND status = ?", (cluster, str(Status.OK)))
+        except sqlite3.Error as error:
+            raise HistoryFailed(f"cannot write the history {self._path}: {error}") from error
+
+    def told(self, cluster: str) -> dict[GroupKey, Status]:
+        """Return the status of each group that was told last, of those that were not well."""
+        rows = self._read("SELECT type, name, status FROM told WHERE cluster = ?", (cluster,))
+        return {(kind, name): Status(status) for kind, name, status in rows}
 
     def _read(self, statement: str, values: Iterable[Any]) -> list[Any]:
         try:

@@ -69,3 +69,9 @@ def shrinks(commits: Sequence[Commit]) -> bool:
     """Whether the lag ever went down from one commit to the next; commits whose lag is unknown do not count."""
     lags = [commit.lag for commit in commits if commit.lag is not None]
     return any(after < before for before, after in pairwise(lags))
+
+
+def is_stuck(commits: Sequence[Commit], *, since: float) -> bool:
+    """Whether the last offset had something behind it at that time or before, and has not changed since."""
+    known = [commit for commit in commits if commit.at <= since and commit.lag]
+    return any(commit.offset == commits[-1].offset for commit in known)

@@ -285,7 +285,6 @@ class Snapshot:
     brokers: int = 0
     seconds: float = 0.0
     traffic: Traffic = field(default_factory=Traffic)
-    polls: int = 1
 
     def rows(self) -> Iterable[LagRow]:
         """Return the rows of all groups."""

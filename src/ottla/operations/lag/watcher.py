@@ -11,13 +11,13 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from ottla.errors import OttlaError
 from ottla.net.waiting import Flag
 from ottla.operations.lag.changes import Change, Hysteresis
 from ottla.operations.lag.evaluate import Evaluator
-from ottla.operations.lag.history import History, sample_of
+from ottla.operations.lag.history import QUIET_SECONDS, History, sample_of
 from ottla.operations.lag.poller import Poller
 from ottla.operations.lag.values import GroupSample, Snapshot
 from ottla.operations.webhook import WebhookFailed, check_url, post
@@ -51,8 +51,6 @@ class Watcher:
         self._hysteresis = hysteresis or Hysteresis()
         self._on_changes = on_changes
         self._latest: Snapshot | None = None
-        self.error: OttlaError | None = None
-        """Why the last poll failed."""
 
     def latest(self) -> Snapshot | None:
         """Return the last snapshot, None before the first."""
@@ -82,29 +80,46 @@ class Watcher:
         while not stop.is_set():
             try:
                 self.look()
-                self.error = None
             except OttlaError as error:
-                self.error = error
                 _log.warning("cannot poll: %s", error)
             due = max(due + self._every, time.monotonic())
             stop.wait(due - time.monotonic())
 
-    def _restore(self, history: History, cluster: str, since: float) -> None:
+    def _restore(self, history: History, cluster: str, window_start: float) -> None:
+        """Continue from what an earlier process saw and told."""
         try:
-            for key, commits in history.commits(cluster, since).items():
-                self._evaluator.restore(sample_of(key), commits)
+            # What stands still was stored up to so long before the window.
+            for key, commits in history.commits(cluster, window_start - QUIET_SECONDS).items():
+                self._evaluator.restore(sample_of(key), commits, window_start=window_start)
+            self._hysteresis.begin_with(history.told(cluster))
         except OttlaError as error:
             _log.warning("%s", error)
 
 
-class Poster:
-    """Posts changes to a webhook, in order, on its own thread while the block runs."""
+class _Post(NamedTuple):
+    content: dict[str, Any]
+    cluster: str
+    changes: tuple[Change, ...]
 
-    def __init__(self, url: str, *, send: Callable[[str, dict[str, Any]], None] = post) -> None:
+
+class Poster:
+    """Posts changes to a webhook, in order, on its own thread while the block runs.
+
+    `accepted` is called on that thread with the cluster and the changes of each post that was accepted.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        send: Callable[[str, dict[str, Any]], None] = post,
+        accepted: Callable[[str, Sequence[Change]], None] | None = None,
+    ) -> None:
         """Raises `ConfigError` for an address that is none."""
         self._url = check_url(url)
         self._send = send
-        self._waiting: list[dict[str, Any]] = []
+        self._accepted = accepted
+        self._waiting: list[_Post] = []
         self._condition = threading.Condition()
         self._is_ending = False
         self._thread = threading.Thread(target=self._run, name="ottla-lag-webhook", daemon=True)
@@ -127,7 +142,7 @@ class Poster:
             "changes": [change.to_json() for change in changes],
         }
         with self._condition:
-            self._waiting.append(content)
+            self._waiting.append(_Post(content, snapshot.cluster, tuple(changes)))
             if len(self._waiting) > _MOST_WAITING:
                 del self._waiting[0]
                 _log.warning("the webhook accepts nothing: the oldest change was given up")
@@ -140,15 +155,23 @@ class Poster:
                     self._condition.wait()
                 if not self._waiting:
                     return
-                content = self._waiting[0]
+                waiting = self._waiting[0]
             try:
-                self._send(self._url, content)
+                self._send(self._url, waiting.content)
             except WebhookFailed as error:
                 _log.warning("%s; posted again in %d s", error, _RETRY_SECONDS)
                 with self._condition:
                     if self._is_ending or (self._condition.wait(_RETRY_SECONDS) and self._is_ending):
                         return
                 continue
+            self._note(waiting)
             with self._condition:
-                if self._waiting and self._waiting[0] is content:
+                if self._waiting and self._waiting[0] is waiting:
                     del self._waiting[0]
+
+    def _note(self, posted: _Post) -> None:
+        try:
+            if self._accepted is not None:
+                self._accepted(posted.cluster, posted.changes)
+        except OttlaError as error:
+            _log.warning("%s", error)

@@ -24,7 +24,7 @@ def progress_of(cluster: Cluster, plan: Plan, files: RunFiles) -> Progress:
     metadata = cluster.metadata({move.partition.topic for move in plan.moves}, deadline=deadline)
     require_cluster(plan, metadata)
     view = view_of(plan, metadata, running, min_in_sync={})
-    left = left_bytes(plan, view, Gauge(cluster).sizes(metadata, view.having(Stage.MOVING)))
+    left = left_bytes(plan, view, Gauge(cluster, plan).sizes(metadata, view.having(Stage.MOVING)))
     total = sum(sum(targets.values()) for targets in left.values())
     control = files.control()
     rate = control.rate if isinstance(control.rate, int) else None

@@ -10,6 +10,7 @@ from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
 from ottla.admin.all_brokers import ask_each
+from ottla.admin.follower_lag import Followed, find_follower_lag
 from ottla.admin.sizes import find_sizes
 from ottla.admin.topics import TopicDescription
 from ottla.errors import ErrorCode, OttlaError
@@ -25,6 +26,8 @@ from ottla.operations.moves.values import Plan
 
 _WINDOW_SECONDS = 20.0
 _PROBE_SECONDS = 10.0
+_MOST_FOLLOWED = 5_000
+"""The partitions whose followers are looked at."""
 
 
 class ClusterSigns(NamedTuple):
@@ -33,6 +36,15 @@ class ClusterSigns(NamedTuple):
     load: Signs
     under_minimum: frozenset[TopicPartition]
     """Partitions outside the plan with too few in-sync replicas for producers with acks=all."""
+
+
+def chosen_to_follow(followed: Collection[Followed], brokers: Collection[int], *, most: int) -> list[Followed]:
+    """Return at most so many partitions that share a broker with the moves: of all topics, the same at each look."""
+    concerned = sorted(
+        each for each in followed if each.followers and not {each.leader, *each.followers}.isdisjoint(brokers)
+    )
+    step = -(-len(concerned) // most) or 1
+    return concerned[::step]
 
 
 class Copies:
@@ -68,8 +80,10 @@ class Copies:
 class Gauge:
     """The measurements of one run."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: Cluster, plan: Plan) -> None:
         self._cluster = cluster
+        self._planned = frozenset(move.partition for move in plan.moves)
+        self._brokers = frozenset(broker for move in plan.moves for broker in (*move.before, *move.after))
         self.calm = Signs()
         """How the cluster was before the run."""
         self.copies = Copies()
@@ -77,14 +91,15 @@ class Gauge:
         self._least: int | None = None
         self._moving: frozenset[TopicPartition] = frozenset()
         self._changed_at = time.monotonic()
-        self._lag = 0
         self._senders: set[int] = set()
         self._marked: tuple[float, int] | None = None
 
     def begin(self, found: Survey) -> None:
         """Note how the cluster is before anything moves."""
-        thin = sum(len(place.isr) < len(place.replicas) for place in found.layout.placements)
-        self.calm = Signs(thin, latency=self._latency())
+        others = [place for place in found.layout.placements if place.partition not in self._planned]
+        thin = sum(len(place.isr) < len(place.replicas) for place in others)
+        followed = [_followed(place.partition, place.leader, place.replicas) for place in others]
+        self.calm = Signs(thin, self._lag(followed), self._latency())
 
     def sizes(self, metadata: Metadata, moving: Collection[TopicPartition]) -> dict[TopicPartition, dict[int, int]]:
         """Return the bytes of each replica of the partitions that move."""
@@ -99,22 +114,9 @@ class Gauge:
             if any(tp.topic == name for tp in moving)
         ]
         if not topics:
-            self._lag = 0
             return {}
         found = find_sizes(self._cluster, topics, deadline=self._cluster.deadline(_PROBE_SECONDS))
-        in_sync = {
-            (TopicPartition(topic.name, partition.index), broker)
-            for topic in topics
-            for partition in topic.partitions
-            for broker in partition.isr
-        }
         self._senders = {partition.leader for topic in topics for partition in topic.partitions}
-        self._lag = sum(
-            copy.offset_lag
-            for tp, copies in found.copies.items()
-            for copy in copies
-            if (tp, copy.broker) in in_sync and copy.offset_lag > 0
-        )
         return {tp: {copy.broker: copy.size_bytes for copy in copies} for tp, copies in found.copies.items()}
 
     def speed(self, left: int, moving: Collection[TopicPartition] = ()) -> float:
@@ -134,23 +136,33 @@ class Gauge:
         """How long it has not become less."""
         return time.monotonic() - self._changed_at
 
-    def signs(self, planned: Collection[TopicPartition], min_in_sync: Mapping[str, int]) -> ClusterSigns:
+    def signs(self, min_in_sync: Mapping[str, int]) -> ClusterSigns:
         """Return how the cluster takes the load since the last call."""
         metadata = self._cluster.metadata(None)
-        thin, under = 0, set()
+        thin, under, followed = 0, set(), []
         for topic in metadata.topics.values():
             for partition in topic.partitions if topic.error is ErrorCode.none else ():
                 tp = TopicPartition(topic.name, partition.index)
-                if tp in planned:
+                if tp in self._planned:
                     continue
+                followed.append(_followed(tp, partition.leader, partition.replicas))
                 thin += len(partition.isr) < len(partition.replicas)
                 if len(partition.isr) < min(min_in_sync.get(topic.name, 1), len(partition.replicas)):
                     under.add(tp)
         now, copied = time.monotonic(), self.copies.total
         since, before = self._marked or (now, copied)
         self._marked = (now, copied)
-        signs = Signs(thin, self._lag, self._latency(), copied - before, now - since, len(self._senders))
+        signs = Signs(thin, self._lag(followed), self._latency(), copied - before, now - since, len(self._senders))
         return ClusterSigns(signs, frozenset(under))
+
+    def _lag(self, followed: Collection[Followed]) -> int:
+        """Return the records that followers on the brokers of the plan lack. What does not respond has none."""
+        chosen = chosen_to_follow(followed, self._brokers, most=_MOST_FOLLOWED)
+        try:
+            deadline = self._cluster.deadline(_PROBE_SECONDS / 2)
+            return sum(find_follower_lag(self._cluster, chosen, deadline=deadline).values())
+        except OttlaError:
+            return 0  # how late they respond is another sign
 
     def _latency(self) -> float:
         """Return the seconds until the last broker has answered a small request."""
@@ -168,3 +180,7 @@ class Gauge:
         except OttlaError:
             pass  # as slow as the limit
         return time.monotonic() - started
+
+
+def _followed(partition: TopicPartition, leader: int, replicas: tuple[int, ...]) -> Followed:
+    return Followed(partition, leader, tuple(broker for broker in replicas if broker != leader))

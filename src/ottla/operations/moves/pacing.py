@@ -39,7 +39,7 @@ class Signs:
     under_replicated: int = 0
     """Partitions whose replicas are out of sync although they do not move."""
     lag_records: int = 0
-    """How far replicas that do not move are behind their leaders, together."""
+    """The records that replicas which do not move lack of their leaders', together, on the brokers of the plan."""
     latency: float = 0.0
     """Seconds that the slowest broker took to answer a small request."""
     copied_bytes: int = 0

@@ -105,7 +105,7 @@ class _Run:
         self._watch = watch
         self._is_stopped = is_stopped
         self._moves = {move.partition: move for move in plan.moves}
-        self._gauge = Gauge(cluster)
+        self._gauge = Gauge(cluster, plan)
         self._looker = Looker(cluster, plan)
         self._throttled: set[TopicPartition] = set()
         self._refused: Errors = {}
@@ -298,7 +298,7 @@ class _Run:
         is_due = now - self._rate_at >= self._options.rate_interval
         if is_due:
             self._rate_at = now
-            signs = self._gauge.signs(set(self._moves), self._looker.min_in_sync)
+            signs = self._gauge.signs(self._looker.min_in_sync)
             self._hold(signs.under_minimum)
         if wanted == UNLIMITED:
             if self._rate is not None:
