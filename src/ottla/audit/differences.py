@@ -209,8 +209,8 @@ class Found(NamedTuple):
 
     def chosen(self, indexes: Iterable[int]) -> Found:
         """Copies of some of the records."""
-        which = np.fromiter(indexes, np.int64)
-        return Found(*(column[which] for column in self))
+        at = np.fromiter(indexes, np.int64)
+        return Found(self.codes[at], self.low[at], self.high[at], self.partitions[at], self.offsets[at], self.times[at])
 
 
 def found(parts: Iterable[tuple[int, Rows]]) -> Found:
