@@ -29,6 +29,7 @@ class Size(NamedTuple):
 
 EXCEPTIONS = {
     "function:cli.archive.command:archive": "a command has a parameter and a help text for each option",
+    "function:cli.lag.serve:serve": "the same",
     "constructor:cluster.local:LocalCluster": "settings of a cluster, all optional, for programs and tests",
     "module:consume.consumer": "the public interface of a consumer: most of it is docstrings",
     "class:consume.consumer:Consumer": "17 public methods, as users of other clients expect them",

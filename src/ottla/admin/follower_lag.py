@@ -34,7 +34,7 @@ class Followed(NamedTuple):
 def find_follower_lag(
     cluster: Cluster, followed: Collection[Followed], *, deadline: Deadline
 ) -> dict[tuple[TopicPartition, int], int]:
-    """Return the records that each follower lacks, by partition and broker. What nobody tells is absent.
+    """Return the records that each follower lacks, by partition and broker. What no broker answers for is absent.
 
     Leaders are asked before followers, so that what was written in between counts for no lag.
     """

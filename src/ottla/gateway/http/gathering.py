@@ -42,7 +42,7 @@ class _Group:
     size_bytes: int = 0
     has_left: bool = False
     until: float = 0.0
-    """When those who wait are told that the outcome is unknown."""
+    """When the requests that still wait get 504: the outcome is unknown."""
     timer: asyncio.TimerHandle | None = None
 
 

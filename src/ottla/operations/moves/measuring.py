@@ -39,7 +39,7 @@ class ClusterSigns(NamedTuple):
 
 
 def chosen_to_follow(followed: Collection[Followed], brokers: Collection[int], *, most: int) -> list[Followed]:
-    """Return at most so many partitions that share a broker with the moves: of all topics, the same at each look."""
+    """Return at most `most` partitions that share a broker with the moves: of all topics, the same at each look."""
     concerned = sorted(
         each for each in followed if each.followers and not {each.leader, *each.followers}.isdisjoint(brokers)
     )
