@@ -4,6 +4,7 @@
 #   make test-quick  what needs no Java: no brokers, no Spark
 #   make check   lint, format, types, import layers, sizes, words, spelling
 #   make bench   the benchmarks, side by side with their peers
+#   make docs    the documentation site, in site/
 #   make dist    wheel and sdist in dist/, once version, tag and changelog agree
 #   make soak    the long tests, long fuzzing, minutes of faults on a producer, 5 GB read under faults, twenty kills of each pipeline
 
@@ -18,7 +19,7 @@ export UV_PYTHON_DOWNLOADS := never
 # Where the environment says not to keep compiled modules, each of hundreds of programs would compile all of them again.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help demo test test-quick check dist bench soak warm java clean
+.PHONY: help demo test test-quick check docs dist bench soak warm java clean
 .DEFAULT_GOAL := help
 
 help:
@@ -55,6 +56,14 @@ test: java $(STAMP) warm
 test-quick: $(STAMP) warm
 	@$(BIN)/pytest -m "not broker and not java and not long" $(TOGETHER)
 
+# The builder says in many lines that it has a successor.
+docs: export NO_MKDOCS_2_WARNING = 1
+docs: $(STAMP)
+	@$(BIN)/python -m sitegen build/site-source
+	@$(BIN)/python -m mkdocs build --strict --config-file build/site-source/mkdocs.yml
+	@$(BIN)/python -m sitegen.built site
+	@echo "the site is in site/: open site/index.html, or for its search: $(BIN)/python -m http.server -d site -b 127.0.0.1"
+
 dist: $(STAMP)
 	@$(BIN)/python -m checks.release
 	@rm -rf dist
@@ -67,7 +76,7 @@ check: $(STAMP)
 	@$(BIN)/mypy --num-workers 2
 	@$(BIN)/lint-imports
 	@$(BIN)/python -m checks
-	@$(BIN)/codespell src tests docs bench checks *.md
+	@$(BIN)/codespell src tests docs bench checks sitegen *.md
 
 bench: java $(STAMP) warm
 	@$(BIN)/python -m bench wire
@@ -95,4 +104,4 @@ soak: java $(STAMP) warm
 	@$(BIN)/python -m tests.mirror.kills --kills 500
 
 clean:
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) build site .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

@@ -1,1 +1,6 @@
-"""What builds the documentation site beside mkdocs: generated pages, links out of `docs/`, pictures, a check of the result."""
+"""The documentation site: `make docs`.
+
+`python -m sitegen` writes all pages as plain files, which mkdocs then builds: those of `docs/`, those that are made from
+commands, and those whose source is elsewhere. `built` checks the result. No part of it depends on the builder, so that
+another one can take its place.
+"""
