@@ -18,7 +18,9 @@ ELSEWHERE = {
 }
 """Pages of the site whose source is outside of `docs/`, with their sources."""
 
-_PAGES = {source: page for page, source in ELSEWHERE.items()} | {"README.md": "index.md"}
+_PAGES = {source: page for page, source in ELSEWHERE.items()}
+_PAGES["README.md"] = "index.md"
+_PAGES["src/ottla/cli"] = "reference/commands/index.md"  # the pages that are made from it
 _FENCE = re.compile(r"^ {0,3}(```+|~~~+)")
 _CODE = re.compile(r"(`+[^`]*`+)")
 _LINK = re.compile(r"(!?)\[((?:[^\]\[]|\[[^\]]*\])*)\]\(([^)\s]+)\)")

@@ -42,7 +42,6 @@ NOT_YET = dict.fromkeys(
         "docs/health.md",
         "docs/lag.md",
         "docs/lake.md",
-        "docs/migration.md",
         "docs/mirror.md",
         "docs/moves.md",
         "docs/net.md",
