@@ -123,7 +123,7 @@ class PageRun:
             return _read(output)
         began = time.monotonic()
         until = _Settled(began, lambda: _is_expected(expected, before + _read(output)), expected)
-        while process.poll() is None and not until.holds(output.stat().st_size):
+        while process.poll() is None and not until.holds(_size(_read(output))):
             time.sleep(_POLL_SECONDS)
         if script.end is End.STAYS:
             if process.returncode is not None:
@@ -185,7 +185,7 @@ class PageRun:
         is_interrupted = False
         deadline = time.monotonic() + limit
         while (ended := interpreter.ended(_POLL_SECONDS)) is None:
-            if program.is_endless and not is_interrupted and until.holds(interpreter.output.stat().st_size - before):
+            if program.is_endless and not is_interrupted and until.holds(_size(_read(interpreter.output, before))):
                 is_interrupted = True
                 interpreter.interrupt()
             if time.monotonic() > deadline:
@@ -232,7 +232,7 @@ class _Settled:
         self._quiet = _QUIET_SECONDS if expected is None else _PATIENT_SECONDS
 
     def holds(self, size: int) -> bool:
-        """Whether it has, when it has printed `size` bytes."""
+        """Whether it has, when it has printed `size` characters."""
         now = time.monotonic()
         if size > self._size:
             self._size, self._grew = size, now
@@ -317,6 +317,11 @@ def _without_notes(expected: Output, printed: str) -> str:
 
 def _limit(text: str) -> float:
     return _SPARK_LIMIT if "spark" in text.lower() else _LIMIT
+
+
+def _size(printed: str) -> int:
+    """How much of it is more than a note."""
+    return len(_NOTE.sub("", printed))
 
 
 def _read(path: Path, start: int = 0) -> str:

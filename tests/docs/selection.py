@@ -21,16 +21,9 @@ MOST_NOT_RUN = 20
 _REASON = "not converted"
 NOT_YET = dict.fromkeys(
     (
-        "README.md",
-        "bench/README.md",
-        "docs/admin.md",
         "docs/archive.md",
         "docs/audit.md",
         "docs/capacity.md",
-        "docs/cli-consume.md",
-        "docs/cli-produce.md",
-        "docs/cli-topics-groups.md",
-        "docs/events.md",
         "docs/fleet.md",
         "docs/gateway-socket.md",
         "docs/gateway-syslog.md",
@@ -41,15 +34,12 @@ NOT_YET = dict.fromkeys(
         "docs/migration.md",
         "docs/mirror.md",
         "docs/moves.md",
-        "docs/net.md",
         "docs/perf.md",
         "docs/replay.md",
         "docs/rollup.md",
         "docs/spark-writing.md",
         "docs/spark.md",
-        "docs/testing.md",
         "docs/topics-file.md",
-        "docs/wire.md",
     ),
     _REASON,
 )
