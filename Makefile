@@ -60,7 +60,7 @@ test-quick: $(STAMP) warm
 docs: export NO_MKDOCS_2_WARNING = 1
 docs: $(STAMP)
 	@$(BIN)/python -m sitegen build/site-source
-	@$(BIN)/python -m mkdocs build --strict --config-file build/site-source/mkdocs.yml
+	@$(BIN)/python -m mkdocs build --strict --config-file build/site-source/mkdocs.yml --site-dir ../../site
 	@$(BIN)/python -m sitegen.built site
 	@echo "the site is in site/: open site/index.html, or for its search: $(BIN)/python -m http.server -d site -b 127.0.0.1"
 

@@ -13,6 +13,8 @@ ROOT = Path(__file__).parent.parent
 _HERE = Path(__file__).parent
 _COMMANDS = "reference/commands"
 _PYTHON = "reference/python/"
+_ALONE = ("index.md", "tutorial.md", "benchmarks.md")
+"""Pages that have no neighbours to show beside them."""
 _NAME = re.compile(r"^::: \S+$", re.M)
 _NAV = re.compile(r"^( *)- Commands: \[\].*$", re.M)
 
@@ -35,10 +37,13 @@ def main() -> int:
     for page in pages.rglob("*.md"):
         name = page.relative_to(pages).as_posix()
         text = page.read_text(encoding="utf-8")
+        if name in _ALONE:
+            text = "---\nhide: [navigation]\n---\n\n" + text
         if name.startswith(_PYTHON):
             text = _below_headings(text)
         page.write_text(sources.relinked(text, name, themed), encoding="utf-8")
-    folder.joinpath("mkdocs.yml").write_text(_with_commands(_HERE.joinpath("mkdocs.yml").read_text()), encoding="utf-8")
+    settings = _with_commands(_HERE.joinpath("mkdocs.yml").read_text(encoding="utf-8"))
+    folder.joinpath("mkdocs.yml").write_text(settings.replace("$ROOT", str(ROOT)), encoding="utf-8")
     return 0
 
 

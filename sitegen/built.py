@@ -95,7 +95,11 @@ def _dead(link: str, path: Path, pages: dict[Path, Page]) -> Iterator[str]:
         target /= "index.html"
     if not target.exists():
         yield f"{link} leads nowhere"
-    elif parts.fragment and target in pages and unquote(parts.fragment) not in {*pages[target].ids, "only-light", "only-dark"}:
+    elif (
+        parts.fragment
+        and target in pages
+        and unquote(parts.fragment) not in {*pages[target].ids, "only-light", "only-dark"}
+    ):
         yield f"{link} leads to a page without that anchor"
 
 

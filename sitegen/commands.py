@@ -28,7 +28,12 @@ def names() -> list[str]:
 
 def overview() -> str:
     """Return the page that lists all commands."""
-    lines = ["# Commands", "", "Each page says what `ottla COMMAND --help` says. [What all commands share](../../cli.md).", ""]
+    lines = [
+        "# Commands",
+        "",
+        "Each page says what `ottla COMMAND --help` says. [What all commands share](../../cli.md).",
+        "",
+    ]
     lines += ["| command | |", "| --- | --- |"]
     lines += [f"| [`ottla {name}`]({name}.md) | {_text(COMMANDS[name].summary)} |" for name in names()]
     return "\n".join([*lines, ""])
@@ -56,7 +61,8 @@ def _described(command: click.Command, name: str, parent: click.Context) -> Iter
         visible = [(each, subcommand) for each, subcommand in subcommands if subcommand and not subcommand.hidden]
         yield from ("| command | |", "| --- | --- |")
         for each, subcommand in visible:
-            yield f"| [`{context.command_path} {each}`](#{_anchor(f'{context.command_path} {each}')}) | {_text(_summary(subcommand))} |"
+            path = f"{context.command_path} {each}"
+            yield f"| [`{path}`](#{path.replace(' ', '-')}) | {_text(_summary(subcommand))} |"
         yield ""
     else:
         visible = []
@@ -68,10 +74,6 @@ def _described(command: click.Command, name: str, parent: click.Context) -> Iter
 
 def _level(context: click.Context) -> int:
     return len(context.command_path.split())
-
-
-def _anchor(path: str) -> str:
-    return path.replace(" ", "-")
 
 
 def _summary(command: click.Command) -> str:
@@ -97,7 +99,7 @@ def _options(command: click.Command, context: click.Context) -> Iterator[str]:
     if rows:
         yield from ("| option | |", "| --- | --- |")
         for declaration, text in rows:
-            yield f"| `{declaration.replace('|', '&#124;') if '`' in declaration else declaration}` | {_text(text)} |"
+            yield f"| `{declaration}` | {_text(text)} |"
         yield ""
 
 

@@ -1,6 +1,7 @@
 """Pictures for the two themes of the site, which a visitor may choose against his system.
 
-An SVG that follows the system with `@media (prefers-color-scheme:dark)` comes in, one for light and one for dark go out.
+An SVG that follows the system with `@media (prefers-color-scheme:dark)` comes in, one for light and one for dark go
+out.
 """
 
 from __future__ import annotations

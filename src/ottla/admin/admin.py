@@ -87,7 +87,11 @@ class Admin:
         assignments: Sequence[Sequence[int]] | None = None,
         timeout: float | None = None,
     ) -> None:
-        """Create a topic. Returns when it can be written through any broker."""
+        """Create the topic `name`. Returns when it can be written through any broker.
+
+        `replicas` is the number of each partition, by default that of the brokers. `assignments` lists the brokers of
+        each partition instead. `settings` are Kafka's, as text.
+        """
         new = NewTopic(
             name=name,
             partitions=partitions,
@@ -98,7 +102,7 @@ class Admin:
         self.create_topics([new], timeout=timeout)
 
     def create_topics(self, new: Collection[NewTopic], *, timeout: float | None = None) -> None:
-        """Create several topics. Returns when all of them can be written through any broker.
+        """Create the topics `new`. Returns when all of them can be written through any broker.
 
         This is not atomic: if the cluster rejects one topic, its `BrokerError` is raised, and others may exist.
         """
@@ -126,7 +130,7 @@ class Admin:
         self._await_leaders(names, deadline)
 
     def check_topic(self, new: NewTopic, *, timeout: float | None = None) -> Settings:
-        """Return the settings that a topic would have, without creating it.
+        """Return the settings that the topic `new` would have, without creating it.
 
         Raises `BrokerError` for whatever would make creating it fail. The settings are empty if the user may not see
         them.
@@ -150,7 +154,8 @@ class Admin:
     def add_partitions(self, topic: str, total: int, *, apply: Apply = Apply.NOW, timeout: float | None = None) -> None:
         """Raise the number of partitions of a topic to `total`. Returns when they can be written through any broker.
 
-        Existing records stay where they are. From now on a key may map to another partition than before.
+        Existing records stay where they are. From now on a key may map to another partition than before. With
+        `apply=Apply.CHECK`, brokers check it and change nothing.
         """
         deadline = self.cluster.deadline(timeout)
         uncertainty = _Uncertainty(ErrorCode.invalid_partitions)
@@ -220,8 +225,8 @@ class Admin:
     ) -> dict[TopicPartition, OffsetAt]:
         """Return the offset of `at` in each partition. The name of a topic stands for all its partitions.
 
-        Asks all leaders at the same time, and asks again only for partitions whose leader moved. Raises `InputError`
-        for an invalid time.
+        With `isolation=Isolation.READ_COMMITTED` a log ends before the first open transaction. Asks all leaders at the
+        same time, and asks again only for partitions whose leader moved. Raises `InputError` for an invalid time.
         """
         deadline = self.cluster.deadline(timeout)
         offsets.wire_timestamp(at)  # rejects an invalid time before anything is sent
@@ -261,9 +266,9 @@ class Admin:
     def alter_settings(
         self, topic: str, changes: Changes, *, apply: Apply = Apply.NOW, timeout: float | None = None
     ) -> None:
-        """Change some settings of a topic and keep the others. None removes the topic's own value.
+        """Change some settings of a topic and keep the others. None in `changes` removes the topic's own value.
 
-        Returns when every broker has the change.
+        Returns when every broker has the change. With `apply=Apply.CHECK`, brokers check it and change nothing.
         """
         deadline = self.cluster.deadline(timeout)
         self.cluster.call(

@@ -49,14 +49,16 @@ def default_cache_dir() -> Path:
 
 
 class LocalCluster(ClusterView):
-    """A named cluster of real brokers on 127.0.0.1.
+    """A cluster of real brokers on 127.0.0.1, with a `name`.
 
     As a context manager it starts the cluster if it is not running, and removes what it started at the end of the
     block, data included. `up` and `down` do the same without a block; then the brokers outlive this process. With
     `secure`, clients need credentials, unless `plaintext` asks for an open listener as well. With two brokers, both are
-    controllers and the majority is two, so the cluster does not survive a kill. With `racks`, brokers are in
-    them in turns, by id. With `port`, broker 1 listens there for clients, broker 2 on the next one, and so on; without
-    it, ports are free ones.
+    controllers and the majority is two, so the cluster does not survive a kill. With `racks`, brokers are in them in
+    turns, by id. `settings` are properties of the brokers, `heap_bytes` is the Java heap of each, `version` that of
+    Kafka. `redis` starts a Redis, too. State and data are below `dir`, downloaded jars in `cache_dir`; `maven_url` is
+    where they come from, and `progress` is called with the bytes that are there and all bytes. With `port`, broker 1
+    listens there for clients, broker 2 on the next one, and so on; without it, ports are free ones.
 
     Raises `ConfigError` for invalid arguments. Methods raise `LocalClusterError` if they fail.
     """
@@ -102,7 +104,10 @@ class LocalCluster(ClusterView):
 
     @classmethod
     def attach(cls, name: str = "default", dir: str | PathLike[str] | None = None) -> LocalCluster:  # noqa: A002
-        """Return a running cluster, whichever process started it. Raises `LocalClusterError` if it is not running."""
+        """Return the running cluster `name` of the folder `dir`, whichever process started it.
+
+        Raises `LocalClusterError` if it is not running.
+        """
         cluster = cls(name, dir=dir)
         status = cluster.status()
         if not status.up:
@@ -112,7 +117,7 @@ class LocalCluster(ClusterView):
 
     @staticmethod
     def all(dir: str | PathLike[str] | None = None) -> list[ClusterStatus]:  # noqa: A002
-        """Return the status of every cluster of a folder, running or not."""
+        """Return the status of every cluster of the folder `dir`, running or not."""
         return [read_status(folder) for folder in folders(Path(dir).resolve() if dir is not None else default_dir())]
 
     def __enter__(self) -> LocalCluster:
@@ -131,7 +136,7 @@ class LocalCluster(ClusterView):
         return self._up(owner=None) is not Start.NOTHING
 
     def down(self, data: Data = Data.REMOVE) -> bool:
-        """End every process of the cluster. Returns False if it did not exist.
+        """End every process of the cluster; `data` says what becomes of its data. Returns False if it did not exist.
 
         To remove the data, all processes get SIGKILL. To keep it, the brokers are stopped one after the other.
         """

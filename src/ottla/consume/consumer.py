@@ -97,6 +97,8 @@ class Consumer:
     ) -> None:
         """`start` is where partitions without a committed offset start: "earliest", "latest", a datetime, or "error".
 
+        `options` are those of the group, `listener` is called when partitions come and go, `fetching` limits memory and
+        requests, `on_lost` says what to do if records are gone.
         `commit_every` is the interval of automatic commits in seconds; None leaves commits to the program. Records of
         aborted transactions are skipped and those of open ones waited for, unless `isolation` is "read_uncommitted".
         With `audit`, the consumer counts what the program is done with and publishes tallies. Raises `ConfigError` or
@@ -325,7 +327,7 @@ class Consumer:
     # Positions
 
     def seek(self, partition: TopicPartition, place: Bound, *, timeout: float | None = None) -> None:
-        """Continue at an offset, "earliest", "latest", or the first record at or after a datetime.
+        """Continue at `place`: an offset, "earliest", "latest", or the first record at or after a datetime.
 
         Raises `InputError` for a partition that this consumer does not have.
         """
@@ -388,7 +390,7 @@ class Consumer:
     def commit(
         self, offsets: Mapping[TopicPartition, int | Committed] | None = None, *, timeout: float | None = None
     ) -> None:
-        """Commit these offsets, or everything returned so far, and block until the group has them.
+        """Commit `offsets`, or everything returned so far, and block until the group has them.
 
         Raises `CommitFailed` if the group has moved on without this member, and `ConfigError` without a group.
         """

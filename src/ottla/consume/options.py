@@ -41,18 +41,21 @@ class GroupOptions:
     """
 
     protocol: Protocol = Protocol.AUTO
+    """The classic one, that of KIP-848, or that of KIP-848 if the brokers support it."""
     assignors: tuple[str, ...] = _CLASSIC_ASSIGNORS
     server_assignor: str | None = None
     """For KIP-848: "uniform", "range", or an assignor installed on the brokers; None for the brokers' default."""
     session_timeout: float = 45.0
     """The group drops a member without a heartbeat for this long. The member itself gives up at the same time."""
     heartbeat_interval: float = 3.0
+    """How often the member says that it is alive."""
     max_poll_interval: float = 300.0
     """A program that does not poll for this long leaves the group until it polls again. It is also how long the group
     waits for this member during a rebalance."""
     instance_id: str | None = None
     """Makes this a static member (KIP-345): it may restart within the session timeout without a rebalance."""
     rack: str | None = None
+    """Where the member runs, for assignors of the brokers that take racks into account."""
 
     def __post_init__(self) -> None:
         protocol: object = self.protocol

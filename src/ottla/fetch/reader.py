@@ -137,7 +137,10 @@ class Prefetch:
 
 
 class Reader:
-    """Reads offset ranges. Constructing it does not connect. Threads may share it. `with` closes it."""
+    """Reads offset ranges. Constructing it does not connect. Threads may share it. `with` closes it.
+
+    Every method takes `what`: topics, or an `OffsetRange`, or several of different partitions.
+    """
 
     @names_checked
     def __init__(
@@ -155,8 +158,9 @@ class Reader:
     ) -> None:
         """Check the settings. Raises `ConfigError` if one of them is invalid.
 
-        By default only committed records are read: a partition ends where its oldest open transaction starts. With
-        `isolation="read_uncommitted"` records of open and aborted transactions are read, too.
+        `fetching` limits memory and requests, `on_lost` says what to do if records are gone. By default only committed
+        records are read: a partition ends where its oldest open transaction starts. With `isolation="read_uncommitted"`
+        records of open and aborted transactions are read, too.
         """
         check_kind("fetching", fetching, Fetching)
         self._isolation = parse_isolation(isolation)
@@ -370,7 +374,7 @@ class Reader:
         partitions: Collection[int] | None = None,
         timeout: float | None = None,
     ) -> T:
-        """Call `function(state, records)` for all records and return the last state.
+        """Call `function(state, records)` for all records, first with `initial`, and return the last state.
 
         If a partition fails, the function gets a `ReadFailure` instead, and the other partitions are read to their end.
         Raises as `read` does for wrong arguments.

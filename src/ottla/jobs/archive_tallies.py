@@ -51,9 +51,9 @@ def tally_archive(
 ) -> TallyReport:
     """Count what is in an archive by time bucket, publish the tallies, and return what this call counted.
 
-    A call continues where the last one stopped. `audit` is the cluster of the audit topic, `topics` limits what is
-    counted, `names` maps topics to the names that other tiers have for them. The archive counts as complete up to the
-    time of its last entry.
+    A call continues where the last one stopped. `path` is the archive. `audit` is the cluster of the audit topic,
+    `topics` limits what is counted, `names` maps topics to the names that other tiers have for them. The archive counts
+    as complete up to the time of its last entry.
 
     Raises `LakeError` if the folder is no archive or its files are not those of the receipts, `ConfigError` for invalid
     arguments, `InputError` if a topic is not in the archive, and the errors of `Reader` if brokers cannot be reached.

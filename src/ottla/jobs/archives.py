@@ -50,7 +50,8 @@ def archive(
 ) -> Progress:
     """Archive what is in the topics now, and return what this call added to the archive.
 
-    A call continues where the last one stopped. `format`, `partition_by` and `event_time` (or all three as `layout`)
+    A call continues where the last one stopped. `to` is the folder of the archive, `files` says how large files become.
+    `format`, `partition_by` and `event_time` (or all three as `layout`)
     count for a new archive; an existing one keeps its own and refuses others. `start` is where topics begin that the
     archive does not have yet: a bound as for `Reader`. With `on_lost="earliest"`, records that retention deleted before
     they were archived become a gap in the ledger. `group` is a consumer group whose offsets follow the archive, for

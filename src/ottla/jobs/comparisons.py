@@ -76,11 +76,11 @@ def compare(
 ) -> Comparison:
     """Compare tiers by topic and bucket, each with the one before it.
 
-    `tiers` is the order in which records pass them; by default those of producers come first, those of consumers last,
-    others by name. `data` maps tiers to clusters that are read and counted now, in place of tallies; `bucket_seconds`,
-    `time` and `names` (for each tier: its topics, by the name in the comparison) are for these. `start` and `stop`
-    limit the buckets. A bucket closes `delay` seconds after its end: until then a difference is `late`. `by_partition`
-    is for tiers that keep partitions.
+    `audit` is the cluster that has the audit topic. `tiers` is the order in which records pass them; by default those
+    of producers come first, those of consumers last, others by name. `data` maps tiers to clusters that are read and
+    counted now, in place of tallies; `bucket_seconds`, `time` and `names` (for each tier: its topics, by the name in
+    the comparison) are for these. `start` and `stop` limit the buckets. A bucket closes `delay` seconds after its end:
+    until then a difference is `late`. `by_partition` is for tiers that keep partitions.
 
     Raises `ConfigError` for invalid arguments, `InputError` if there are no tallies, or only in buckets of different
     length, `BrokerError` for an unknown topic, and the errors of `Reader` if brokers cannot be reached.

@@ -142,9 +142,10 @@ def find_differences(
 ) -> Generator[Difference, None, None]:
     """Yield the records in which two topics differ: missing, duplicated or altered, with partition, offset and key.
 
-    `right_topic` is the topic's name on the right, if it has another one. `start` and `stop` limit the records by their
-    timestamps. `by_partition` is for tiers that keep partitions; it is given up if the topics have different numbers of
-    them. `notice` is called with what else there is to say, for example that times could not be compared.
+    `left` and `right` are the clusters, sums are made for spans of `bucket_seconds`. `right_topic` is the name on the
+    right, if it has another one. `start` and `stop` limit the records by their timestamps. `by_partition` is for tiers
+    that keep partitions; it is given up if the topics have different numbers of them. `notice` is called with what else
+    there is to say, for example that times could not be compared.
 
     The call raises `ConfigError` for invalid arguments and `BrokerError` for an unknown topic; the iterator raises the
     errors of `Reader`.

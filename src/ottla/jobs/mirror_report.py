@@ -46,7 +46,7 @@ class Mirrored:
         return self.batches - sum(self.recoded.values())
 
     def followed_by(self, other: Mirrored) -> Mirrored:
-        """Return the sum of this and a later run."""
+        """Return the sum of this and of `other`, a later run."""
         return replace(
             other,
             start=self.start,

@@ -312,9 +312,9 @@ def mirror(
     """Copy the topics of a link to its target, exactly once, with partitions, keys, headers and timestamps.
 
     Topics are created at the target as needed. Without `follow` it ends where the topics end now. The same call
-    continues where an earlier one stopped or was killed. The engine is `"local"` (this process, the default),
-    `"spark"` with a session, or a function that runs a job over ranges; it gets one range per partition, and with
-    `follow` one round after the other.
+    continues where an earlier one stopped or was killed. `is_stopped` is asked now and then whether to end. The engine
+    is `"local"` (this process, the default), `"spark"` with a session, or a function that runs a job over ranges; it
+    gets one range per partition, and with `follow` one round after the other.
 
     Raises `InputError` for a link that would copy into itself, in a circle or into topics of another link,
     `BrokerError` if a broker refuses, `MirrorError` if another process mirrors the link (`take_over` replaces it) or a

@@ -138,9 +138,9 @@ def replay(
     numbers; `stop` is exclusive; `"earliest"` and `"latest"` are the ends of the archive. `where` is a condition such
     as `"key = 'user-1' and header.site = 'oslo'"`. Records go to partitions by key, or keep their partition numbers
     with `keep_partitions`. A number as `rate` is records per second. The same call resumes where an earlier one
-    stopped; `again` writes everything once more. The engine is `"local"` (threads, the default), `"spark"` with a
-    session, or a function that runs a job over ranges. `verify` compares what was sent with the archive's receipts
-    where everything is replayed.
+    stopped; `name` tells replays apart, and `again` writes everything once more. `compression` is the producer's. The
+    engine is `"local"` (threads, the default), `"spark"` with a session, or a function that runs a job over ranges.
+    `verify` compares what was sent with the archive's receipts where everything is replayed.
 
     Raises `ConfigError` or `InputError` for wrong arguments, `InputError` if nothing is selected or the target has too
     few partitions, `LakeError` if the archive cannot be read, `LakeDamaged` if what was sent is not what its receipts

@@ -59,7 +59,7 @@ class Lake:
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> Lake:
-        """Open an existing archive. Writes nothing.
+        """Open the archive at `path`. Writes nothing.
 
         Raises `NotALake` if the folder is missing or not an archive, and `LakeDamaged` if its settings are unreadable.
         """
@@ -78,7 +78,7 @@ class Lake:
 
     @classmethod
     def find(cls, path: str | os.PathLike[str]) -> Lake | None:
-        """Open the archive if it exists; return None if one can be created there.
+        """Open the archive at `path` if it exists; return None if one can be created there.
 
         Raises `NotALake` if the folder has other content, and `LakeDamaged` if the archive's settings are unreadable.
         """
@@ -90,7 +90,7 @@ class Lake:
 
     @classmethod
     def create(cls, path: str | os.PathLike[str], settings: LakeSettings) -> Lake:
-        """Create an archive, or open the existing one if it has these settings.
+        """Create an archive at `path`, or open the existing one if it has these `settings`.
 
         Raises `NotALake` if the folder has other content, and `LakeError` if the archive has other settings or cannot
         be created.
@@ -132,7 +132,7 @@ class Lake:
         return sorted(files, key=lambda file: (file.range, file.first_offset))
 
     def locate(self, file: LakeFile) -> Path:
-        """Return where the file is now: where readers look, or still staged if its entry is not published yet.
+        """Return where `file` is now: where readers look, or still staged if its entry is not published yet.
 
         Raises `LakeDamaged` if a link leads out of the archive.
         """
@@ -166,8 +166,9 @@ class Lake:
         starts: Mapping[TopicPartition, int] | None = None,
         topics: Mapping[str, str] | None = None,
     ) -> Entry | None:
-        """Record and publish what tasks have staged. Return the entry; None if it would contain nothing new.
+        """Record and publish `done`, what tasks have staged; `by` says who writes.
 
+        Returns the entry, or None if it would contain nothing new.
         The ranges of a partition must follow the archive without holes, except for `gaps`. Ranges that the archive
         already has are left out, and their files removed: another archiver was faster. `starts` has positions for
         partitions that the archive does not know; `topics` has topic ids.
@@ -195,7 +196,7 @@ class Lake:
         raise LakeConflict(self.path, f"{_RACES} other entries came first: how many archivers are running?")
 
     def publish(self, entry: Entry) -> None:
-        """Move the files of a recorded entry to where readers look. Can be repeated.
+        """Move the files of a recorded `entry` to where readers look. Can be repeated.
 
         Raises `LakeDamaged` if a file is gone, and `LakeError` if one cannot be moved.
         """
@@ -217,11 +218,11 @@ class Lake:
             delta.commit(self.path, self.settings, entry)
 
     def discard(self, done: Iterable[Archived]) -> None:
-        """Remove staged files that no entry will record."""
+        """Remove the staged files of `done`, which no entry will record."""
         self._discard_files([file for result in done for file in result.files])
 
     def sweep(self, older: float = SWEPT_SECONDS, *, run: str = "") -> int:
-        """Remove staged files that were not touched for `older` seconds, of one run or of all. Keeps recorded ones.
+        """Remove staged files that were not touched for `older` seconds, of one `run` or of all. Keeps recorded ones.
 
         Returns the number of removed attempts.
         """

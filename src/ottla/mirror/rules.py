@@ -66,7 +66,10 @@ class Policy:
     def judge(
         self, source: TopicPartition, target: TopicPartition, findings: Iterable[Finding]
     ) -> tuple[MirrorError, ...]:
-        """Return the faults that the rules accept. Raises the first that they do not, as `MirrorError`."""
+        """Return the `findings` that the rules accept.
+
+        Raises the first other one as `MirrorError`, with source and target.
+        """
         accepted = []
         for finding in findings:
             is_accepted = self._action_on(finding.fault) is Action.CONTINUE

@@ -56,7 +56,7 @@ class Cluster:
         retry: Retry | None = None,
         chance: random.Random | None = None,
     ) -> None:
-        """Check the settings. Raises `ConfigError` if one of them is invalid."""
+        """Check the settings; `chance` shortens backoffs at random. Raises `ConfigError` if one of them is invalid."""
         self.bootstrap = parse_bootstrap(bootstrap)
         self.security = accepted(security)
         check_name("client_id", client_id)
@@ -111,6 +111,7 @@ class Cluster:
     ) -> Metadata:
         """Return brokers, controller and the named topics (None: all; empty: none). Unknown topics carry their error.
 
+        `refresh` says whether cached metadata will do, `unknown` whether unknown topics are created.
         Raises `NoBrokerReachable` or `DeadlineExceeded` if no broker answers in time.
         """
         names = None if topics is None else frozenset([topics] if isinstance(topics, str) else topics)
@@ -136,7 +137,7 @@ class Cluster:
         self._directory.forget_topics(topics)
 
     def topic(self, name: str, *, deadline: Deadline | None = None) -> Topic:
-        """Return a topic, from the cache unless that is stale.
+        """Return the topic `name`, from the cache unless that is stale.
 
         Raises `BrokerError` if it stays unknown, and `NoBrokerReachable` or `DeadlineExceeded` when time runs out.
         """
@@ -155,14 +156,14 @@ class Cluster:
         return self._retry_until(f"looking up {target}", deadline, lambda limit: self._resolver.leader(target, limit))
 
     def coordinator(self, key: str, kind: CoordinatorKind, *, deadline: Deadline | None = None) -> Broker:
-        """Return the coordinator of a group or transactional id. Raises as `topic` does."""
+        """Return the coordinator of `key`: a group or transactional id, as `kind` says. Raises as `topic` does."""
         target = CoordinatorOf(kind, key)
         return self._retry_until(
             f"looking up {target}", deadline, lambda limit: self._resolver.coordinator(target, limit)
         )
 
     def connection(self, broker: Broker, *, channel: str = CONTROL, deadline: Deadline | None = None) -> Connection:
-        """Return the connection to a broker that all users of a channel share, opening it if necessary.
+        """Return the connection to `broker` that all users of `channel` share, opening it if necessary.
 
         Raises `NetworkError` if the broker cannot be reached.
         """
@@ -187,11 +188,11 @@ class Cluster:
     ) -> T:
         """Build a request for the broker that `target` currently means, send it and check the response.
 
-        `build` gets a function that returns the version of an API to use with that broker. `check` returns the
-        result or raises `BrokerError`. Lost connections, and errors that the table of codes calls retriable, are
-        retried until the deadline. `retrying` is called with each failure before the next attempt: after a lost
-        connection the broker may or may not have carried out the request. Raises the `BrokerError` of `check` if
-        a retry is pointless, and `NoBrokerReachable` or `DeadlineExceeded` when time runs out.
+        `what` names the call in errors. `build` gets a function that returns the version of an API to use with that
+        broker. `check` returns the result or raises `BrokerError`. Lost connections, and errors that the table of codes
+        calls retriable, are retried until the deadline. `retrying` is called with each failure before the next attempt:
+        after a lost connection the broker may or may not have carried out the request. Raises the `BrokerError` of
+        `check` if a retry is pointless, and `NoBrokerReachable` or `DeadlineExceeded` when time runs out.
         """
 
         def attempt(limit: Deadline) -> T:
@@ -213,7 +214,7 @@ class Cluster:
         return self._retry_until(what, deadline, attempt, failed)
 
     def attempts(self, what: str, deadline: Deadline | None = None) -> Attempts:
-        """Return a retry loop for a caller's own requests, with the backoff and the final error of `call`."""
+        """Return a retry loop for a caller's own requests, with the backoff of `call`. Its last error names `what`."""
         self.check_usable()
         limit = deadline or self.deadline()
         rounds = None if self.known.brokers else self.retry.first_contact
@@ -236,13 +237,13 @@ class Cluster:
     def leader_moved(self, topic: str, partition: int, *, leader: int, epoch: int) -> bool:
         """Record the leader that a broker named in a response (KIP-951).
 
-        It replaces an older leader epoch if the broker with the id `leader` is known. Returns False if the leader must
-        still be looked up: then call `doubt`.
+        It replaces an older leader `epoch` if the broker with the id `leader` is known. Returns False if the leader
+        must still be looked up: then call `doubt`.
         """
         return self._directory.leader_moved(topic, partition, leader=leader, epoch=epoch)
 
     def leave(self, channel: str) -> None:
-        """Close the connections of a channel. The caller must be its last user."""
+        """Close the connections of `channel`. The caller must be its last user."""
         self._pool.release(lambda key: isinstance(key, tuple) and key[1:] == (channel,))
 
     def close(self) -> None:

@@ -115,7 +115,7 @@ class Connection:
         return self._traffic.unsent_bytes
 
     def use_buffers(self, buffers: Buffers) -> None:
-        """Set the memory pool into which large responses are received. Connections may share it."""
+        """Set `buffers`, the memory pool into which large responses are received. Connections may share it."""
         self._frames.buffers = buffers
 
     def fileno(self) -> int:

@@ -105,7 +105,7 @@ class Pending:
         return messages.decode_response(self.api_key, self.version, self.result())
 
     def finish(self, body: memoryview | None, error: OttlaError | None) -> None:
-        """Complete the request. The connection calls it once, and then `answered`."""
+        """Complete the request with a body or an error. The connection calls it once, and then `answered`."""
         self._body, self._error = body, error
         self.finished = time.monotonic()
 

@@ -110,6 +110,7 @@ class Spool:
     """A directory in which this producer keeps batches until they are acknowledged."""
 
     path: Path
+    """The directory. One producer at a time owns it."""
     _: KW_ONLY
     write_ahead: bool = False
     """Write every batch to disk before it is sent; otherwise only what could not be delivered for `after` seconds."""
@@ -118,6 +119,7 @@ class Spool:
     max_bytes: int | None = None
     """The maximum size of the directory; None for as much as the disk has."""
     when_full: WhenFull = WhenFull.WAIT
+    """Whether a caller waits or gets `SpoolFull`."""
     after: float = 1.0
     """Seconds that a batch waits for its acknowledgement before it is written to disk, without `write_ahead`."""
 
@@ -134,17 +136,29 @@ class TopicSettings(TypedDict, total=False):
     """The options that `Producer` takes for all topics and `TopicOptions` for one."""
 
     acks: Acks
+    """Whose acknowledgement counts: "all" replicas in sync (the default), 1 for the leader, 0 for no one."""
     compression: str | Codec
+    """"none" (the default), "gzip", "snappy", "lz4" or "zstd"."""
     level: int | None
+    """Of the compression; None for the codec's own."""
     batching: Batching
+    """When a batch is sent."""
     delivery_timeout: float
+    """Seconds from the send to the error if no acknowledgement comes (120); `math.inf` to retry forever."""
     max_record_bytes: int
+    """The largest key, value and headers together (1 MB)."""
     partitioner: Partitioner | ByColumn | None
+    """A function of key, value and number of partitions that returns a partition, or None to leave the choice."""
     strategy: Strategy
+    """Where records without a key go: `Sticky`, `RoundRobin` or `Random`."""
     unknown_topic: OnUnknownTopic
+    """Whether an unknown topic is an error or is created."""
     batch_hook: BatchHook | None
+    """Called with each batch before it is sent."""
     on_oversize: Callable[[Oversize], None] | None
+    """Called with each record that is too large, instead of an error of the call."""
     idempotent: bool
+    """Whether brokers recognize batches that they have already (True)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,7 +229,7 @@ class TopicOptions:
         return f"TopicOptions({', '.join(f'{name}={value!r}' for name, value in self.given.items())})"
 
     def apply_to(self, defaults: Settings) -> Settings:
-        """The settings of the topic, given those of all others."""
+        """The settings of the topic, given `defaults`, those of all others."""
         given = dict(self.given)
         if "compression" in given and "level" not in given:
             given["level"] = None  # a level belongs to the codec it was given for

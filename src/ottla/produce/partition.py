@@ -59,7 +59,10 @@ class PartitionProducer:
         timeouts: Timeouts | None = None,
         client_id: str = "ottla-partition-producer",
     ) -> None:
-        """Raises `ConfigError` for invalid settings or several brokers, `InputError` for a wrong topic or partition."""
+        """Check the settings: `broker` leads `at`; `acks`, `compression` and `level` are those of `TopicSettings`.
+
+        Raises `ConfigError` for invalid settings or several brokers, `InputError` for a wrong topic or partition.
+        """
         addresses = parse_bootstrap([broker])
         if len(addresses) != 1:
             raise ConfigError(f"a PartitionProducer talks to one broker, got {broker!r}")
@@ -90,8 +93,9 @@ class PartitionProducer:
         return len(self._waiting)
 
     def send(self, rows: Iterable[Item] | pa.Table | pa.RecordBatch | NewBatch) -> int:
-        """Send one batch and return its number. `read` returns the answer, except with acks=0, when there is none.
+        """Send `rows` as one batch and return its number.
 
+        `read` returns the answer, except with acks=0, when there is none.
         Raises `InputError` for wrong rows and an empty batch, and a network error if the request cannot be sent.
         """
         batch = rows if isinstance(rows, NewBatch) else self._encoded(rows)

@@ -81,8 +81,11 @@ class Producer:
     """Sends records to Kafka. Threads may share one. Constructing it connects nothing; `with` closes it.
 
     Options for all topics are keyword arguments (`acks`, `compression`, `batching`, `delivery_timeout`, `strategy` and
-    so on: see `TopicSettings`). `topics` has options for single topics. With `audit`, it counts what was acknowledged
-    and publishes tallies.
+    so on: see `TopicSettings`). `topics` has options for single topics. `buffering` limits the memory for what is not
+    acknowledged yet, `spool` keeps it on disk. `transactional_id` is for transactions, of which each may take
+    `transaction_timeout` seconds. `on_failed` is called with each `FailedBatch`, on the sender's thread. With `audit`,
+    the producer counts what was acknowledged and publishes tallies. For asyncio there are `aflush`, `apersist` and
+    `aclose`, with the arguments of the methods without `a`, and `async with`.
 
     Constructing it raises `ConfigError` for invalid settings, and `SpoolInUse` or `SpoolFailed` if the spool cannot be
     opened.
@@ -200,8 +203,9 @@ class Producer:
     ) -> Delivery:
         """Send one record. Returns at once unless the buffer is full.
 
-        Text is sent as UTF-8; a value of None is a tombstone. `timestamp` is in seconds since 1970 or an aware
-        datetime. It defaults to the time at which the batch is made, at most `linger` later.
+        `value` and `key` are bytes or text, which is sent as UTF-8; a value of None is a tombstone. `headers` is a
+        mapping or a list of pairs. Without `partition`, the key decides. `timestamp` is in seconds since 1970 or an
+        aware datetime. It defaults to the time at which the batch is made, at most `linger` later.
 
         Raises `InputError` for wrong arguments, `RecordTooLarge` above `max_record_bytes`, and `BufferFull` if there is
         no room in time. Raises `OttlaError` if the producer is closed, `UsedAfterFork` in a forked child.
@@ -262,7 +266,7 @@ class Producer:
         return None
 
     def send_many(self, topic: str, items: Iterable[Item]) -> BulkDelivery:
-        """Send a list of values and `(key, value)` pairs, mixed.
+        """Send `items`, a list of values and `(key, value)` pairs, mixed.
 
         Raises like `send`. `BufferFull.accepted` is the number of items that were taken over before.
         """
@@ -277,7 +281,7 @@ class Producer:
         return BulkDelivery(self._hand_in([self._without_oversize(rows, "item")]))
 
     def send_table(self, topic: str | None, table: ArrowTable) -> BulkDelivery:
-        """Send the rows of a table: anything with `__arrow_c_stream__`, as of pyarrow, polars, pandas and DuckDB.
+        """Send the rows of `table`: anything with `__arrow_c_stream__`, as of pyarrow, polars, pandas and DuckDB.
 
         It has a column `value`, and optionally `key`, `headers`, `timestamp` and `partition`; with `topic=None` also
         `topic`. Raises like `send`, and `InputError` for other columns. `BufferFull.accepted` is the number of rows

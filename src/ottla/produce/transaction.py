@@ -129,7 +129,7 @@ def end_transaction(
     security: Security = PLAINTEXT,
     timeouts: Timeouts | None = None,
 ) -> None:
-    """Commit or abort a transaction that some process has prepared.
+    """Commit or abort (`commit`) a transaction that some process has `prepared`.
 
     Ending it the same way again is no error until its producer begins the next one. Raises `Fenced` after that, after a
     timeout or a takeover, and `TransactionFailed` if it was ended the other way.

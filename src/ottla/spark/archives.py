@@ -50,7 +50,8 @@ def archive_stream(
 
     With `every=None` the query ends at the current ends of the topics. Spark keeps its offsets in `checkpoint`, a
     folder in the archive by default; what is archived is decided by the archive alone. `on_entry` gets every ledger
-    entry, on another thread. The other arguments are those of `ottla.jobs.archive`.
+    entry, on another thread. The other arguments (`to`, `format`, `partition_by`,
+    `event_time`, `layout`, `files`, `start`, `on_lost`, `group`) are those of `ottla.jobs.archive`.
 
     Raises `ConfigError` or `InputError` for wrong arguments, `ConfigError` for the checkpoint of another query,
     `LakeError` if the folder is not an archive, is damaged or has another layout, `OffsetsLost` if retention deleted

@@ -77,8 +77,8 @@ class LagListener(StreamingQueryListener):
 
     `events` is a hub or a sink. `commit` takes options of the source (`kafka.bootstrap.servers` and the like, and
     `commitGroup`). With it, the listener commits the end of every batch for that group at once; the source itself does
-    so only when the next batch begins. `query` restricts this to the query of that name. Raises `ConfigError` if
-    `commit` has no `commitGroup` or a wrong option.
+    so only when the next batch begins. `query` restricts this to the query of that name. `clock` returns seconds since
+    1970. Raises `ConfigError` if `commit` has no `commitGroup` or a wrong option.
     """
 
     def __init__(

@@ -189,11 +189,12 @@ def rollup(
     decode: Decode | None = None,
     follow: str | None = None,
 ) -> StreamingQuery:
-    """Start the query. Raises `ConfigError` for a wrong mode, interval or option.
+    """Start the query of `what`. Raises `ConfigError` for a wrong mode, interval or option.
 
     `source` is one or more topics, with `options` for source and sink (`kafka.*` and the like), or a streaming
-    DataFrame. `to` is a topic, or a folder if it has a slash. The query ends where the topics end now; with `follow`
-    ("10s") it continues and looks for more that often.
+    DataFrame. `checkpoint` is a folder of its own, `decode` makes columns of records. `to` is a topic, or a folder if
+    it has a slash. The query ends where the topics end now; with `follow` ("10s") it continues and looks for more that
+    often.
 
     In mode `append` it emits each window once, when the watermark has passed its end. In mode `update`, for topics
     only, it emits a window after every batch that changed it.

@@ -53,9 +53,10 @@ def session(
 ) -> SparkSession:
     """Get or create a session with the source `ottla`. Raises `ConfigError` if a name in `conf` is not Spark's.
 
-    `events` receives an event for every batch of a streaming query and for its lag (`LagListener`). `master` defaults
-    to that of `spark-submit` or of the environment, otherwise `local[*]`; `sc://host` connects to a Spark Connect
-    server. `conf` has Spark settings, for example `{"spark.driver.memory": "4g"}`; they win over those set here.
+    `app` is the name of a new session. `events` receives an event for every batch of a streaming query and for its lag
+    (`LagListener`). `master` defaults to that of `spark-submit` or of the environment, otherwise `local[*]`;
+    `sc://host` connects to a Spark Connect server. `conf` has Spark settings, for example `{"spark.driver.memory":
+    "4g"}`; they win over those set here.
     """
     given = _checked(conf)
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # otherwise workers use the first python3 in PATH

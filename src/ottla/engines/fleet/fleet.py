@@ -91,11 +91,12 @@ class Fleet:
     ) -> None:
         """Create a node. Nothing connects before the first use.
 
-        `topics` are added to those of the group. `start` is where a topic starts that is new to the group. `on_lost`
-        says what happens to a position that its log no longer has. `commit_group` is a consumer group in Kafka to which
-        the positions are committed. `most_seconds` limits how long a unit may take. Units end before the oldest open
-        transaction of their partition, unless `isolation` is "read_uncommitted". Raises `ConfigError` or `InputError`
-        for invalid settings.
+        `store` is the address of what the nodes share, `charter` what all of them agree on, `units` how logs are cut,
+        and `fetching` limits memory and requests. `topics` are added to those of the group. `start` is where a topic
+        starts that is new to the group. `on_lost` says what happens to a position that its log no longer has.
+        `commit_group` is a consumer group in Kafka to which the positions are committed. `most_seconds` limits how long
+        a unit may take. Units end before the oldest open transaction of their partition, unless `isolation` is
+        "read_uncommitted". Raises `ConfigError` or `InputError` for invalid settings.
         """
         check_kind("units", units, Units)
         check_kind("charter", charter, Charter)
@@ -202,6 +203,7 @@ class Fleet:
     def records(self, *, until_end: bool = False) -> Iterator[Record]:
         """Yield records one by one. A unit is done when the program asks for the record after its last one.
 
+        With `until_end` it ends when everything that was in the topics is done.
         A unit that cannot be read, or is lost on the way, is left to another attempt, which yields some of its records
         again. Raises what `units` raises.
         """
@@ -228,8 +230,9 @@ class Fleet:
             raise
 
     def run(self, handler: Callable[[Unit], object], *, threads: int = 1, until_end: bool = False) -> None:
-        """Call `handler` with one unit after the other, in `threads` threads, until `stop` (or the end).
+        """Call `handler` with one unit after the other, in `threads` threads, until `stop`.
 
+        With `until_end` it ends when everything that was in the topics is done.
         A unit is done when the handler returns. If the handler raises anything, even `SystemExit`, the unit is retried
         and the node continues. Raises `InputError` if the handler cannot be called with one argument or is a coroutine
         or generator function, and what `units` raises.

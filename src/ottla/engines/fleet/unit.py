@@ -134,7 +134,7 @@ class Unit:
         return self._end(self.range.start, None)
 
     def fail(self, error: BaseException | str) -> Ending:
-        """End this attempt as failed: the unit is retried, or moved to the error list with this reason.
+        """End this attempt as failed: the unit is retried, or moved to the error list with `error` as the reason.
 
         Raises `InputError` if the unit has already ended.
         """

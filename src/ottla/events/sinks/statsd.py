@@ -31,7 +31,7 @@ _NOT_IN_TAGS = re.compile(r"[\s|,#\x00-\x1f\x7f-\x9f]")
 
 
 class StatsdSink:
-    """Sends metrics such as `ottla.flush_acknowledged.records.clicks.0:100|c` to `address`.
+    """Sends metrics such as `ottla.flush_acknowledged.records.clicks.0:100|c` to `address`. `prefix` begins them.
 
     With `tags`, even an empty mapping, it speaks DogStatsD: topic, partition and broker become tags, next to the given
     ones, instead of parts of the name. A host name is looked up once, at the first event; only that may block. Raises

@@ -75,10 +75,10 @@ def judge(
     ignored: Collection[str] = (),
     more: Collection[Finding] = (),
 ) -> tuple[Verdict, History]:
-    """Return the verdict, and the history for the next look.
+    """Return the verdict on what was `seen`, and the history for the next look.
 
-    `ignored` names checks whose findings do not count and are not shown; `more` has findings from elsewhere, such as
-    those of a probe.
+    `limits` says from where on a number is a finding. `ignored` names checks whose findings do not count and are not
+    shown; `more` has findings from elsewhere, such as those of a probe.
     """
     before, bounds = history or History(), limits or Limits()
     rebalancing = {

@@ -42,7 +42,10 @@ _log = logging.getLogger(__name__)
 
 
 class Prober:
-    """Probes all brokers of a cluster, which stays open, from `start` to `stop`, or while a `with` block runs."""
+    """Probes all brokers of a cluster, which stays open, from `start` to `stop`, or while a `with` block runs.
+
+    It does so every second, unless `every` says otherwise.
+    """
 
     def __init__(self, cluster: Cluster, *, every: float = 1.0, topic: str = PROBE_TOPIC) -> None:
         check_seconds("Prober", "every", every, lowest=0.05)

@@ -37,7 +37,10 @@ _Key = tuple[str, str]
 
 
 class Evaluator:
-    """Judges polls of one cluster. Not thread-safe."""
+    """Judges polls of one cluster by windows of `length` commits.
+
+    A lag up to `allowed_lag` is well. Not thread-safe.
+    """
 
     def __init__(self, *, length: int = LENGTH, allowed_lag: int = 0) -> None:
         self._length = length
@@ -58,7 +61,10 @@ class Evaluator:
         *,
         window_start: float = float("-inf"),
     ) -> None:
-        """Begin with what an earlier process saw of a group. A window of polls would have begun at `window_start`."""
+        """Begin with the `commits` that an earlier process saw of a group.
+
+        A window of polls would have begun at `window_start`.
+        """
         windows = self._windows.setdefault(group.key, {})
         for partition, rows in commits.items():
             known = sorted(rows, key=lambda commit: commit.at)
@@ -70,7 +76,10 @@ class Evaluator:
             self._restored_ends[partition] = max(end, self._restored_ends.get(partition, 0))
 
     def observe(self, sample: Sample, *, missing: Mapping[_Key, str] | None = None) -> Snapshot:
-        """Judge a poll. `missing` are groups that it could not see, and why: they stay, with an unknown state."""
+        """Judge a poll, `sample`.
+
+        `missing` are groups that it could not see, and why: they stay, with an unknown state.
+        """
         if self._times and sample.at < self._times[-1]:
             self._begin_again()
         self._times.append(sample.at)

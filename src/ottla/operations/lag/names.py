@@ -27,7 +27,7 @@ class Selection:
     """Whether groups in which Ottla itself keeps positions are shown under their own names."""
 
     def has_topic(self, name: str) -> bool:
-        """Whether a topic is looked at."""
+        """Whether the topic `name` is looked at."""
         return self.topics is None or self.topics.fullmatch(name) is not None
 
 

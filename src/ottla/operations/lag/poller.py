@@ -39,7 +39,11 @@ _Key = tuple[str, str]
 
 
 class Poller:
-    """Polls one cluster, which stays open. Not thread-safe; the clock returns seconds since 1970."""
+    """Polls one cluster, which stays open. Not thread-safe; the clock returns seconds since 1970.
+
+    `selection` says of which groups and topics, `with_times` whether seconds are wanted, `all_topics` whether also of
+    topics that no group reads.
+    """
 
     def __init__(
         self,

@@ -23,7 +23,7 @@ from ottla.operations.lag.values import Commit, State
 def judge(
     commits: Sequence[Commit], ends: Sequence[int], *, lag: int, now: float, allowed: int = 0, is_alive: bool = False
 ) -> State:
-    """Return OK, WARN, STOP, STALL or REWIND.
+    """Return OK, WARN, STOP, STALL or REWIND of a window of commits, given the `lag` `now`; up to `allowed` is well.
 
     `ends` are recent ends of the log, in any order. With `is_alive`, the reader is known to run, so that it has not
     stopped however long ago its last commit is. Without commits nothing is known to be wrong: OK.

@@ -37,10 +37,11 @@ _log = logging.getLogger(__name__)
 
 
 class LagServer(Server):
-    """Listens from its creation on, and answers while the block runs.
+    """Listens on `host` and `port` from its creation on, and answers while the block runs.
 
-    `latest` returns the last snapshot, None before the first; `history` the stored looks at a group since a time.
-    Raises `ConfigError` if the address cannot be listened on.
+    `family` chooses the names of metrics, `most_connections` may be open at a time. `latest` returns the last snapshot,
+    None before the first; `history` the stored looks at a group since a time. Raises `ConfigError` if the address
+    cannot be listened on.
     """
 
     def __init__(

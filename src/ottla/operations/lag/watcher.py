@@ -28,7 +28,12 @@ _log = logging.getLogger(__name__)
 
 
 class Watcher:
-    """Polls every `every` seconds. `look` polls once; `run` polls until `stop` is set."""
+    """Has `poller` poll every `every` seconds and `evaluator` judge.
+
+    `look` polls once; `run` polls until `stop` is set. `others` returns what is no group. Looks are stored in
+    `history`, which is read for `window_seconds` at the start. `on_changes` is called with changes of states that
+    `hysteresis` lets through.
+    """
 
     def __init__(
         self,

@@ -49,7 +49,7 @@ def digest_of(plan: Plan) -> str:
 
 
 def write_plan(path: Path, plan: Plan) -> None:
-    """Write a plan. Raises `InputError` if the file cannot be written."""
+    """Write a plan to the file `path`. Raises `InputError` if the file cannot be written."""
     rows = plan_json(plan)
     moves = ",\n  ".join(json.dumps(move) for move in rows["moves"])
     head = {name: value for name, value in rows.items() if name != "moves"}
@@ -61,7 +61,7 @@ def write_plan(path: Path, plan: Plan) -> None:
 
 
 def read_plan(path: Path) -> Plan:
-    """Return the plan in a file. Raises `InputError` if it is damaged or no plan."""
+    """Return the plan in the file `path`. Raises `InputError` if it is damaged or no plan."""
     try:
         rows = json.loads(path.read_bytes())
     except OSError as error:

@@ -24,7 +24,7 @@ _SAME_LEADER, _HAD_IT, _NEW_COPY = 0, 1, 2
 
 
 def make_plan(layout: Layout, goal: Goal) -> Plan:
-    """Return the plan. Raises `InputError` if the goal cannot be reached."""
+    """Return the plan that leads from `layout` to `goal`. Raises `InputError` if the goal cannot be reached."""
     check_goal(layout, goal)
     scope = _Scope.of(layout, goal)
     items = [_item(scope, place) for place in scope.placements]

@@ -66,7 +66,7 @@ class RunFiles:
         )
 
     def set_control(self, control: Control) -> None:
-        """Tell the run. Raises `InputError` if the file cannot be written."""
+        """Tell the run by `control`. Raises `InputError` if the file cannot be written."""
         rows = {"pause": control.is_paused, "cancel": control.is_cancelled, "throttle": control.rate}
         _write(self._control, rows)
 
@@ -79,7 +79,7 @@ class RunFiles:
         return RunState(str(rows.get("digest")), before)
 
     def save_state(self, state: RunState) -> None:
-        """Remember."""
+        """Remember `state`."""
         before = {str(broker): dict(own) for broker, own in state.before.items()}
         _write(self._state, {"digest": state.digest, "before": before})
 

@@ -63,8 +63,10 @@ def run_plan(
 ) -> Receipt:
     """Carry out a plan, or continue it. Returns the receipt, which is also written beside the plan.
 
-    After `is_stopped` no further move begins, and those that run are awaited. Raises `InputError`, with nothing
-    changed, if the plan cannot run now. If anything else is raised, also by a signal, what runs is moved back.
+    `files` are those beside the plan. `tell` is called with lines for people, `watch` with the progress, `options`
+    limit what runs at a time. After `is_stopped` no further move begins, and those that run are awaited. Raises
+    `InputError`, with nothing changed, if the plan cannot run now. If anything else is raised, also by a signal, what
+    runs is moved back.
     """
     with files.locked():
         return _Run(cluster, plan, files, options or RunOptions(), tell=tell, watch=watch, is_stopped=is_stopped).run()

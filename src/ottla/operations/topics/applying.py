@@ -36,7 +36,10 @@ def check_cluster(admin: Admin, declaration: Declaration) -> int:
 
 
 def live_topics(admin: Admin, patterns: Collection[str] = ()) -> list[LiveTopic]:
-    """Return the topics whose names match one of the patterns with * and ? (none: all), without internal ones."""
+    """Return the topics that `admin` sees and whose names match one of the patterns with * and ? (none: all).
+
+    Internal ones are left out.
+    """
     found = [
         topic
         for topic in admin.describe_topics()
@@ -84,7 +87,7 @@ def apply_plan(
     done: Done = lambda change: None,
     set_replicas: SetReplicas | None = None,
 ) -> tuple[Change, ...]:
-    """Check the plan, then apply it. Returns what was changed; `done` is called after each of it.
+    """Check the plan, then apply it with `admin`. Returns what was changed; `done` is called after each of it.
 
     Changes of replicas are left, unless `set_replicas` is given to carry them out. Raises `ConfigError` if something in
     the plan is impossible, and as `check_plan` does; then nothing was changed. A later `BrokerError` leaves what is

@@ -118,7 +118,10 @@ _ORDER = {action: place for place, action in enumerate(Action)}
 def diff(
     declaration: Declaration, live: Collection[LiveTopic], *, brokers: int, allowed: Collection[Allow] = ()
 ) -> Plan:
-    """Return what differs. `brokers` is how many are up; `allowed` is what may be lost."""
+    """Return what differs between `declaration` and `live`, the topics that are there.
+
+    `brokers` is how many are up; `allowed` is what may be lost.
+    """
     present = {topic.name: topic for topic in live}
     declared = {topic.name: topic for topic in declaration.topics}
     changes: list[Change] = []

@@ -15,7 +15,7 @@ _BARE = re.compile(r"[A-Za-z0-9_-]+")
 
 
 def export(cluster_id: str, topics: Iterable[LiveTopic]) -> str:
-    """Return the file: partitions, replicas and own settings of each topic.
+    """Return the file of the cluster `cluster_id`: partitions, replicas and own settings of each topic.
 
     Comparing it with the cluster finds nothing. A setting whose value brokers hide is a comment. Throttles are left
     out: they belong to moves of replicas, not to topics.

@@ -22,7 +22,7 @@ _UNLIMITED = ("forever", "unlimited")
 
 
 def read_declaration(path: str | os.PathLike[str]) -> Declaration:
-    """Return what a file declares.
+    """Return what the file `path` declares.
 
     Raises `ConfigError` for a file that cannot be read, unknown keys, wrong types, names that break the rules, and two
     declarations of one topic.

@@ -24,13 +24,16 @@ logger = logging.getLogger(__name__)
 
 
 def inspect(path: AnyPath) -> tuple[list[Stored], list[Damage], Owner | None]:
-    """What is still to be sent, oldest first; what was lost; and the current owner or None. Raises `SpoolFailed`."""
+    """What of the spool at `path` is still to be sent, oldest first; what was lost; and the current owner or None.
+
+    Raises `SpoolFailed`.
+    """
     contents, owner = _survey(Path(path).absolute())
     return contents.live, contents.damage, owner
 
 
 def export(path: AnyPath) -> Iterator[tuple[Stored, Batch]]:
-    """Every batch that is still to be sent, oldest first, without damaged ones (`inspect` names them).
+    """Every batch of the spool at `path` that is still to be sent, oldest first; `inspect` names damaged ones.
 
     Raises `SpoolFailed`.
     """

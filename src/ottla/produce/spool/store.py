@@ -142,7 +142,7 @@ class Store:
         return ticket
 
     def put_parts(self, whole: Ticket, parts: Sequence[Entry]) -> list[Ticket]:
-        """Write the parts of an entry, which is then done: all of them, or none and the entry stays.
+        """Write the parts of `whole`, an entry that is then done: all of them, or none and the entry stays.
 
         They get a file of their own, which gets its name when it is complete: a kill at any moment leaves either the
         entry or all parts. With fsync they are durable when this returns. Raises `SpoolFull` or `SpoolFailed`.
@@ -220,7 +220,10 @@ class Store:
             self._durability.forget(self._active)
 
     def read(self, ticket: Ticket) -> Batch:
-        """The batch as it was put. Raises `CorruptBatch` if the disk returns other bytes, `SpoolFailed` if none."""
+        """The batch of `ticket` as it was put.
+
+        Raises `CorruptBatch` if the disk returns other bytes, `SpoolFailed` if none.
+        """
         self._check_usable()
         held = self._segments.find(ticket.id)
         if held is None:

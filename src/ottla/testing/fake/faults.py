@@ -63,7 +63,7 @@ class Fault:
     when: When = When.AFTER_HANDLING
 
     def applies_to(self, seen: RequestSeen) -> bool:
-        """Return whether the request matches this rule, and the rule is not used up."""
+        """Return whether the request `seen` matches this rule, and the rule is not used up."""
         return (
             self.remaining != 0
             and self.api_key in (None, seen.api_key)

@@ -27,8 +27,8 @@ from ottla.testing.fake.view import ClusterView
 class FakeKafka(ClusterView, FaultSwitches):
     """A Kafka cluster inside this process, on 127.0.0.1. Its brokers have the ids 1 to `brokers`.
 
-    `topics` maps names to partition counts. With `auto_create=None`, unknown topics are an error. Raises `ConfigError`
-    or `InputError` for invalid arguments.
+    `topics` maps names to partition counts. A batch above `max_message_bytes` is refused. With `auto_create=None`,
+    unknown topics are an error. Raises `ConfigError` or `InputError` for invalid arguments.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class FakeKafka(ClusterView, FaultSwitches):
         return dict(self._state.addresses)
 
     def create_topic(self, name: str, partitions: int = 1, *, replicas: int | None = None) -> None:
-        """Create a topic. The default for `replicas` is the number of brokers, at most 3.
+        """Create the topic `name`. The default for `replicas` is the number of brokers, at most 3.
 
         Raises `InputError` if a real broker would refuse it.
         """
@@ -104,7 +104,7 @@ class FakeKafka(ClusterView, FaultSwitches):
             self._dispatcher.changed.notify_all()
 
     def move_leader(self, topic: str, partition: int, *, to: int) -> None:
-        """Make another live broker the leader, and a replica if it was none.
+        """Make the live broker `to` the leader, and a replica if it was none.
 
         Raises `InputError` if the partition does not exist or the broker is not up.
         """
