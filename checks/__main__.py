@@ -7,7 +7,10 @@ import sys
 from checks import budgets, links, words
 
 ROOMS = tuple(sorted(path.name for path in budgets.SOURCE.iterdir() if path.suffix in ("", ".py")))
-PAGES = ("README.md", "DESIGN.md", *(f"docs/{page.name}" for page in sorted((words.ROOT / "docs").glob("*.md"))))
+PAGES = (
+    *("README.md", "DESIGN.md"),
+    *(page.relative_to(words.ROOT).as_posix() for page in sorted((words.ROOT / "docs").rglob("*.md"))),
+)
 LINKING = tuple(
     page.relative_to(words.ROOT).as_posix()
     for pattern in ("*.md", "bench/*.md", "docs/**/*.md", "examples/**/*.md")

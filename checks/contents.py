@@ -18,7 +18,7 @@ ROOT = Path(__file__).parent.parent
 SDIST = (
     *("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "DESIGN.md", "LICENSE", "SECURITY.md", "Makefile", "uv.lock"),
     *("pyproject.toml", "PKG-INFO", "src/ottla/py.typed", "src/pyspark_ottla/py.typed", "tests/conftest.py"),
-    *("bench/README.md", "bench/__main__.py", "checks/__main__.py", "docs/pictures/flow.svg"),
+    *("bench/README.md", "bench/__main__.py", "checks/__main__.py", "docs/pictures/flow.svg", "sitegen/mkdocs.yml"),
 )
 _RELATIVE = re.compile(r"\]\((?!https?:|#)")
 
@@ -58,7 +58,7 @@ def _sdist(path: Path) -> Iterator[str]:
         top = path.name.removesuffix(".tar.gz")
         stream = archive.extractfile(f"{top}/PKG-INFO")
         metadata = stream.read().decode() if stream else ""
-    expected = {*SDIST, *(f"docs/{page.name}" for page in (ROOT / "docs").glob("*.md"))}
+    expected = {*SDIST, *(page.relative_to(ROOT).as_posix() for page in (ROOT / "docs").rglob("*.md"))}
     yield from (f"{path.name}: {name} is missing" for name in sorted(expected - names))
     unwanted = re.compile(r"(^|/)(\.venv|\.git|__pycache__|\.hypothesis|dist)/|\.py[co]$")
     yield from (f"{path.name}: {name} does not belong there" for name in sorted(names) if unwanted.search(name))

@@ -16,7 +16,7 @@ from ottla.cli import cli
 from ottla.cli.root import COMMANDS
 
 _SPECIAL = re.compile(r"([\\`*_{}\[\]|#])")
-_OPTION = re.compile(r"(?<![\w-])(--[a-z][a-z-]*)")
+_CODE = re.compile(r"'(?=ottla )(.+?)'|(?<![\w-])(--[a-z][a-z-]*)")
 _WIDTH = 100
 _UNWRAPPED = 10_000
 
@@ -54,8 +54,8 @@ def page(name: str) -> str:
 
 def _described(command: click.Command, name: str, parent: click.Context) -> Iterator[str]:
     context = click.Context(command, info_name=name, parent=parent, terminal_width=_WIDTH)
-    yield from _help(command)
     yield from ("```text", command.get_usage(context).removeprefix("Usage: "), "```", "")
+    yield from _help(command)
     if isinstance(command, click.Group):
         subcommands = [(each, command.get_command(context, each)) for each in command.list_commands(context)]
         visible = [(each, subcommand) for each, subcommand in subcommands if subcommand and not subcommand.hidden]
@@ -95,7 +95,8 @@ def _help(command: click.Command) -> Iterator[str]:
 
 def _options(command: click.Command, context: click.Context) -> Iterator[str]:
     records = [parameter.get_help_record(context) for parameter in command.get_params(context)]
-    rows = [record for record in records if record is not None and not record[0].endswith("--help")]
+    # The usage has arguments that need no words.
+    rows = [record for record in records if record is not None and record[1] and not record[0].endswith("--help")]
     if rows:
         yield from ("| option | |", "| --- | --- |")
         for declaration, text in rows:
@@ -104,6 +105,14 @@ def _options(command: click.Command, context: click.Context) -> Iterator[str]:
 
 
 def _text(text: str) -> str:
-    """Return prose of a help text as Markdown: options are code, everything else means itself."""
-    escaped = _SPECIAL.sub(r"\\\1", html.escape(" ".join(text.split()), quote=False))
-    return _OPTION.sub(r"`\1`", escaped)
+    """Return prose of a help text as Markdown: options and commands are code, everything else means itself."""
+    plain = " ".join(text.split())
+    parts, stop = [], 0
+    for match in _CODE.finditer(plain):
+        parts += [_escaped(plain[stop : match.start()]), f"`{match[1] or match[2]}`"]
+        stop = match.end()
+    return "".join([*parts, _escaped(plain[stop:])])
+
+
+def _escaped(text: str) -> str:
+    return _SPECIAL.sub(r"\\\1", html.escape(text, quote=False))

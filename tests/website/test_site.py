@@ -114,7 +114,8 @@ def test_every_argument_of_a_public_name_is_explained() -> None:
             # `acommit` takes what `commit` takes, and has its name.
             for method in [each for own, each in methods if inspect.isfunction(each) and each.__name__ == own]:
                 unexplained += _unexplained(f"{name}.{method.__name__}", method, _doc(method) + _doc(value), shared)
-            if "__init__" in vars(value) and not hasattr(value, "__dataclass_fields__"):
+            is_made_here = value.__name__ not in MADE_ELSEWHERE and not hasattr(value, "__dataclass_fields__")
+            if "__init__" in vars(value) and is_made_here:
                 texts = _doc(value) + _doc(value.__init__)
                 unexplained += _unexplained(name, value.__init__, texts, shared)
         elif inspect.isfunction(value):
@@ -161,7 +162,7 @@ def _public() -> list[str]:
 
 def _value(name: str) -> Any:
     """What a dotted name of a module, a class or one of its members stands for; None if it is a field."""
-    module, parts = name, []
+    module, parts = name, list[str]()
     while True:
         try:
             value: Any = importlib.import_module(module)
