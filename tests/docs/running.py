@@ -29,8 +29,10 @@ _LIMIT = 60.0
 _SPARK_LIMIT = 240.0
 _POLL_SECONDS = 0.02
 # When a command that runs until Ctrl-C is taken to have said what it has to say.
-_QUIET_SECONDS, _PATIENT_SECONDS = 0.5, 3.0
-_SILENT_SECONDS, _BUSY_SECONDS = 6.0, 5.0
+# It is quiet for a while after it has printed something, has been busy printing, or has been silent. Seconds.
+_QUIET, _BUSY, _SILENT = 0.5, 5.0, 6.0
+# The same, where its page says what it prints, or goes on while it runs: other programs use the processors, too.
+_PATIENT_QUIET, _PATIENT_SILENT = 4.0, 30.0
 _INTERRUPTED = (0, 130, -signal.SIGINT)
 _NOTE = re.compile(r"^using local cluster '.*' at .*\n?", re.M)
 _JAVA_NOTE = re.compile(r"^NOTE: Picked up JDK_JAVA_OPTIONS:.*\n", re.M)
@@ -121,8 +123,11 @@ class PageRun:
         if script.end is End.BY_ITSELF:
             self._wait(script, process, output)
             return _read(output)
-        began = time.monotonic()
-        until = _Settled(began, lambda: _is_expected(expected, before + _read(output)), expected)
+        until = _Settled(
+            lambda: _is_expected(expected, before + _read(output)),
+            quiet=_QUIET if expected is None else _PATIENT_QUIET,
+            silent=_SILENT if expected is None and script.end is End.CTRL_C else _PATIENT_SILENT,
+        )
         while process.poll() is None and not until.holds(_size(_read(output))):
             time.sleep(_POLL_SECONDS)
         if script.end is End.STAYS:
@@ -180,7 +185,9 @@ class PageRun:
         interpreter.start(self._page, program)
         limit = _limit(program.source)
         until = _Settled(
-            time.monotonic(), lambda: _is_expected(program.output, _read(interpreter.output, before)), program.output
+            lambda: _is_expected(program.output, _read(interpreter.output, before)),
+            quiet=_QUIET if program.output is None else _PATIENT_QUIET,
+            silent=_SILENT if program.output is None else _PATIENT_SILENT,
         )
         is_interrupted = False
         deadline = time.monotonic() + limit
@@ -224,12 +231,13 @@ class PageRun:
 class _Settled:
     """When a command that ends at Ctrl-C has printed what it will print: what is expected, or something and no more."""
 
-    def __init__(self, began: float, is_expected: Callable[[], bool], expected: Output | None) -> None:
-        self._began = self._grew = began
+    def __init__(self, is_expected: Callable[[], bool], *, quiet: float, silent: float) -> None:
+        self._began = self._grew = time.monotonic()
         self._first: float | None = None
         self._size = 0
         self._is_expected = is_expected
-        self._quiet = _QUIET_SECONDS if expected is None else _PATIENT_SECONDS
+        self._quiet = quiet
+        self._silent = silent
 
     def holds(self, size: int) -> bool:
         """Whether it has, when it has printed `size` characters."""
@@ -239,8 +247,8 @@ class _Settled:
             self._first = self._first or now
             return self._is_expected()
         if self._first is None:
-            return now - self._began > _SILENT_SECONDS
-        return now - self._grew > self._quiet or now - self._first > _BUSY_SECONDS
+            return now - self._began > self._silent
+        return now - self._grew > self._quiet or now - self._first > max(self._quiet, _BUSY)
 
 
 class _Interpreter:
