@@ -1,0 +1,99 @@
+"""Every command line and program of every page runs, and prints what the page shows."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests import quick_java
+from tests.docs.clusters import Clusters
+from tests.docs.pages import shows_start, starts, steps
+from tests.docs.ports import Ports
+from tests.docs.running import Failure, PageRun
+from tests.docs.selection import NOT_YET, PAGES, ROOT
+
+from ottla.cluster import LocalCluster
+from ottla.cluster.local import default_cache_dir
+
+pytestmark = [pytest.mark.broker, pytest.mark.slow, pytest.mark.timeout(900)]
+_KEPT_VARIABLES = ("JAVA_HOME", "LD_LIBRARY_PATH", "PYTHONPATH", "SPARK_LAUNCHER_OPTS", "SPARK_SUBMIT_OPTS", "TMPDIR")
+
+
+@pytest.fixture(scope="module")
+def ports() -> Iterator[Ports]:
+    claimed = Ports()
+    yield claimed
+    claimed.release()
+
+
+@pytest.fixture(scope="module")
+def state(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where clusters leave their state: all pages that start clusters share it."""
+    return tmp_path_factory.mktemp("state")
+
+
+@pytest.fixture(scope="module")
+def clusters(state: Path, ports: Ports) -> Iterator[Clusters]:  # ports go back when nothing listens there
+    kept = Clusters(state / "ottla/clusters")
+    yield kept
+    kept.down()
+
+
+def _converted() -> list[str]:
+    """Pages that start the same brokers come one after the other."""
+    texts = {page: (ROOT / page).read_text(encoding="utf-8") for page in PAGES if page not in NOT_YET}
+    return sorted(texts, key=lambda page: (sorted(starts(steps(texts[page])).items()), page))
+
+
+@pytest.mark.parametrize("page", _converted())
+def test_everything_on_a_page_works(page: str, tmp_path: Path, state: Path, clusters: Clusters, ports: Ports) -> None:
+    text = ports.replaced((ROOT / page).read_text(encoding="utf-8"))
+    taken = steps(text)
+    started = starts(taken)
+    clusters.prepare(started, is_shown=shows_start(taken))
+    folder, private = tmp_path / "page", tmp_path / "private"
+    folder.mkdir()
+    private.mkdir()
+    # A page that starts no cluster finds none.
+    own_state = state if started else tmp_path / "state"
+    try:
+        with PageRun(page, folder, private=private, environment=_environment(tmp_path / "home", own_state)) as run:
+            for step in taken:
+                run.take(step)
+    except Failure as failure:
+        pytest.fail(str(failure), pytrace=False)
+    finally:
+        if own_state is not state:
+            _down(own_state)
+    clusters.keep(started, text)
+
+
+def _down(state: Path) -> None:
+    folder = state / "ottla/clusters"
+    for status in LocalCluster.all(folder):
+        LocalCluster(status.name, dir=folder).down()
+
+
+def _environment(home: Path, state: Path) -> dict[str, str]:
+    """What a reader has whose home is empty, but for Kafka's jars, which are not downloaded for each page."""
+    caches = home / ".cache"
+    caches.mkdir(parents=True)
+    jars = Path(os.environ.get("OTTLA_CACHE") or default_cache_dir())
+    jars.mkdir(parents=True, exist_ok=True)
+    (caches / "ottla").symlink_to(jars)
+    return {
+        **{name: os.environ[name] for name in _KEPT_VARIABLES if name in os.environ},
+        **quick_java.variables(),
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "HOME": str(home),
+        "XDG_CACHE_HOME": str(caches),
+        "XDG_CONFIG_HOME": str(home / ".config"),
+        "XDG_DATA_HOME": str(home / ".local/share"),
+        "XDG_STATE_HOME": str(state),
+        "LANG": "C.UTF-8",
+        "TZ": "UTC",
+        "USER": "reader",
+    }
