@@ -51,6 +51,9 @@ def run(name: str, *, group: str, source: str, to: str, rejected: str, bootstrap
     ):
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: consumer.stop())
+        # Takes over the name: a transaction that a killed program left open would hide the offsets of the group.
+        with producer.transaction():
+            pass
         for records in consumer:
             with producer.transaction() as transaction:
                 transform(producer, records, to=to, rejected=rejected)

@@ -63,7 +63,7 @@ def start(topic: str, table: str, checkpoint: str, *, bootstrap: str, once: bool
     )
 
     def append(rows: DataFrame, number: int) -> None:
-        # The id of the query is in its checkpoint: the numbers of a new checkpoint are not taken for those of an old one.
+        # The query's id is in its checkpoint: the numbers of a new checkpoint are not taken for those of an old one.
         writer = spark.sparkContext.getLocalProperty("sql.streaming.queryId")
         assert writer is not None
         append_once(table, writer, rows, number)

@@ -7,10 +7,11 @@ list (`ottla work errors list`), and holds up no other.
     ottla cluster up --port 9092 --topic orders:3
     python examples/produce_from_pandas.py examples/data/orders.csv --topic orders --key customer
     cd examples/fleet
-    ottla work run --handler score:score --takes unit --topic orders --from earliest --store sqlite:///fleet.db --processes 2
-    ottla work status --store sqlite:///fleet.db --watch     # in another terminal
+    export OTTLA_STORE=sqlite:///fleet.db
+    ottla work run --handler score:score --takes unit --topic orders --from earliest --processes 2
+    ottla work status --watch     # in another terminal, with the same OTTLA_STORE
 
-On several machines, the store is a Redis (`--store redis://host`) and SCORES a folder that all of them reach.
+On several machines, the store is a Redis (`redis://host`) and SCORES a folder that all of them reach.
 """
 
 from __future__ import annotations

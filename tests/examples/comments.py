@@ -31,9 +31,9 @@ def commands(example: str) -> list[str]:
     return _COMMAND.findall(comment)
 
 
-def command(example: str, start: str) -> str:
-    """The one command of the comment that begins with this."""
-    (found,) = [line for line in commands(example) if line.startswith(start)]
+def command(example: str, words: str) -> str:
+    """The one command of the comment that has these words."""
+    (found,) = [line for line in commands(example) if words in line]
     return found
 
 
@@ -62,7 +62,13 @@ def place(folder: Path) -> Path:
 def start(line: str, *, bootstrap: str, cwd: Path, **variables: str) -> subprocess.Popen[str]:
     """Start a command in a shell, which becomes the command."""
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-    environment = {**os.environ, "OTTLA_BOOTSTRAP": bootstrap, "PATH": path, "PYSPARK_PYTHON": sys.executable, **variables}
+    environment = {
+        **os.environ,
+        "OTTLA_BOOTSTRAP": bootstrap,
+        "PATH": path,
+        "PYSPARK_PYTHON": sys.executable,
+        **variables,
+    }
     return subprocess.Popen(
         ["bash", "-c", f"exec {line}"],
         stdout=subprocess.PIPE,
