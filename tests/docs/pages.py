@@ -243,15 +243,13 @@ def starts(taken: list[Step]) -> dict[str, tuple[str, ...]]:
 
 def _cluster(arguments: list[str]) -> tuple[str, tuple[str, ...]]:
     name, kept = "default", []
-    words = iter(arguments)
-    for word in words:
-        option, _, value = word.partition("=")
-        if option in ("--topic", "--name"):
-            value = value or next(words, "")
-            name = value if option == "--name" else name
-        else:
-            kept.append(word)
-    return name, tuple(kept)
+    words = iter(" ".join(arguments).replace("=", " ").split(" --"))
+    for option, _, value in (word.removeprefix("--").partition(" ") for word in words):
+        if option == "name":
+            name = value
+        elif option and option != "topic":
+            kept.append(f"--{option} {value}".rstrip())
+    return name, tuple(sorted(kept))
 
 
 def shows_start(taken: list[Step]) -> bool:

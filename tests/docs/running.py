@@ -32,6 +32,7 @@ _POLL_SECONDS = 0.02
 _QUIET_SECONDS, _PATIENT_SECONDS = 0.5, 3.0
 _SILENT_SECONDS, _BUSY_SECONDS = 6.0, 5.0
 _INTERRUPTED = (0, 130, -signal.SIGINT)
+_NOTE = re.compile(r"^using local cluster '.*' at .*\n?", re.M)
 _JAVA_NOTE = re.compile(r"^NOTE: Picked up JDK_JAVA_OPTIONS:.*\n", re.M)
 
 _PRELUDE = """\
@@ -91,15 +92,21 @@ class PageRun:
                 staying.process.wait()
 
     def take(self, step: Step) -> None:
-        """Take one step. Raises `Failure`."""
+        """Take one step, and compare what it prints. Raises `Failure`."""
+        printed = self.printed_by(step)
+        expected = None if isinstance(step, File) else step.output
+        if expected is not None and not _is_expected(expected, printed):
+            text = _without_notes(expected, printed)
+            raise self._failure(expected.line, "it prints something else", difference(expected.text, text))
+
+    def printed_by(self, step: Step) -> str:
+        """Take one step, and return what it prints. Raises `Failure`."""
         if isinstance(step, File):
             path = self._folder / step.name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(step.text)
-            return
-        printed = self._commands(step) if isinstance(step, Commands) else self._program(step)
-        if step.output is not None and not matches(step.output.text, printed):
-            raise self._failure(step.output.line, "it prints something else", difference(step.output.text, printed))
+            return ""
+        return self._commands(step) if isinstance(step, Commands) else self._program(step)
 
     def _commands(self, block: Commands) -> str:
         printed = ""
@@ -116,7 +123,7 @@ class PageRun:
             return _read(output)
         began = time.monotonic()
         until = _Settled(began, lambda: _is_expected(expected, before + _read(output)), expected)
-        while process.poll() is None and not until.holds(output.stat().st_size):
+        while process.poll() is None and not until.holds(_size(_read(output))):
             time.sleep(_POLL_SECONDS)
         if script.end is End.STAYS:
             if process.returncode is not None:
@@ -178,7 +185,7 @@ class PageRun:
         is_interrupted = False
         deadline = time.monotonic() + limit
         while (ended := interpreter.ended(_POLL_SECONDS)) is None:
-            if program.is_endless and not is_interrupted and until.holds(interpreter.output.stat().st_size - before):
+            if program.is_endless and not is_interrupted and until.holds(_size(_read(interpreter.output, before))):
                 is_interrupted = True
                 interpreter.interrupt()
             if time.monotonic() > deadline:
@@ -225,7 +232,7 @@ class _Settled:
         self._quiet = _QUIET_SECONDS if expected is None else _PATIENT_SECONDS
 
     def holds(self, size: int) -> bool:
-        """Whether it has, when it has printed `size` bytes."""
+        """Whether it has, when it has printed `size` characters."""
         now = time.monotonic()
         if size > self._size:
             self._size, self._grew = size, now
@@ -300,11 +307,21 @@ class _Interpreter:
 
 
 def _is_expected(expected: Output | None, printed: str) -> bool:
-    return expected is not None and matches(expected.text, printed)
+    return expected is not None and matches(expected.text, _without_notes(expected, printed))
+
+
+def _without_notes(expected: Output, printed: str) -> str:
+    """Each command says on stderr which local cluster it uses. A page need not show that again and again."""
+    return printed if _NOTE.search(expected.text) else _NOTE.sub("", printed)
 
 
 def _limit(text: str) -> float:
     return _SPARK_LIMIT if "spark" in text.lower() else _LIMIT
+
+
+def _size(printed: str) -> int:
+    """How much of it is more than a note."""
+    return len(_NOTE.sub("", printed))
 
 
 def _read(path: Path, start: int = 0) -> str:

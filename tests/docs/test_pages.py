@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests import quick_java
 from tests.docs.clusters import Clusters
 from tests.docs.pages import shows_start, starts, steps
+from tests.docs.places import environment
 from tests.docs.ports import Ports
 from tests.docs.running import Failure, PageRun
 from tests.docs.selection import NOT_YET, PAGES, ROOT
 
 from ottla.cluster import LocalCluster
-from ottla.cluster.local import default_cache_dir
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow, pytest.mark.timeout(900)]
-_KEPT_VARIABLES = ("JAVA_HOME", "LD_LIBRARY_PATH", "PYTHONPATH", "SPARK_LAUNCHER_OPTS", "SPARK_SUBMIT_OPTS", "TMPDIR")
 
 
 @pytest.fixture(scope="module")
@@ -59,15 +55,18 @@ def test_everything_on_a_page_works(page: str, tmp_path: Path, state: Path, clus
     private.mkdir()
     # A page that starts no cluster finds none.
     own_state = state if started else tmp_path / "state"
+    failed = ""
     try:
-        with PageRun(page, folder, private=private, environment=_environment(tmp_path / "home", own_state)) as run:
+        with PageRun(page, folder, private=private, environment=environment(tmp_path / "home", own_state)) as run:
             for step in taken:
                 run.take(step)
     except Failure as failure:
-        pytest.fail(str(failure), pytrace=False)
+        failed = str(failure)
     finally:
         if own_state is not state:
             _down(own_state)
+    if failed:
+        pytest.fail(failed, pytrace=False)
     clusters.keep(started, text)
 
 
@@ -75,25 +74,3 @@ def _down(state: Path) -> None:
     folder = state / "ottla/clusters"
     for status in LocalCluster.all(folder):
         LocalCluster(status.name, dir=folder).down()
-
-
-def _environment(home: Path, state: Path) -> dict[str, str]:
-    """What a reader has whose home is empty, but for Kafka's jars, which are not downloaded for each page."""
-    caches = home / ".cache"
-    caches.mkdir(parents=True)
-    jars = Path(os.environ.get("OTTLA_CACHE") or default_cache_dir())
-    jars.mkdir(parents=True, exist_ok=True)
-    (caches / "ottla").symlink_to(jars)
-    return {
-        **{name: os.environ[name] for name in _KEPT_VARIABLES if name in os.environ},
-        **quick_java.variables(),
-        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
-        "HOME": str(home),
-        "XDG_CACHE_HOME": str(caches),
-        "XDG_CONFIG_HOME": str(home / ".config"),
-        "XDG_DATA_HOME": str(home / ".local/share"),
-        "XDG_STATE_HOME": str(state),
-        "LANG": "C.UTF-8",
-        "TZ": "UTC",
-        "USER": "reader",
-    }

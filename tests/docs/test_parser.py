@@ -135,7 +135,7 @@ def test_clusters_are_known_by_what_their_brokers_are() -> None:
         "```sh\nottla cluster up --brokers 3 --topic a:3 \\\n  --topic=b --port 9092   # three\n"
         "ottla cluster up --name hub --port 9192\n```\n"
     )
-    assert starts(taken) == {"default": ("--brokers", "3", "--port", "9092"), "hub": ("--port", "9192")}
+    assert starts(taken) == {"default": ("--brokers 3", "--port 9092"), "hub": ("--port 9192",)}
     assert not shows_start(taken)
     assert shows_start(steps("```sh\nottla cluster up\n```\n```output\nstarted in ... s\n...\n```\n"))
 
