@@ -21,23 +21,14 @@ MOST_NOT_RUN = 20
 _REASON = "not converted"
 NOT_YET = dict.fromkeys(
     (
-        "docs/archive.md",
-        "docs/audit.md",
         "docs/capacity.md",
-        "docs/fleet.md",
         "docs/gateway-socket.md",
         "docs/gateway-syslog.md",
         "docs/gateway.md",
         "docs/health.md",
         "docs/lag.md",
-        "docs/lake.md",
-        "docs/mirror.md",
         "docs/moves.md",
         "docs/perf.md",
-        "docs/replay.md",
-        "docs/rollup.md",
-        "docs/spark-writing.md",
-        "docs/spark.md",
         "docs/topics-file.md",
     ),
     _REASON,

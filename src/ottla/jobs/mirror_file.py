@@ -23,7 +23,7 @@ from ottla.net.tokens import ClientCredentials, TokenFile
 from ottla.settings_table import Table, load, shown
 
 CLIENT = "ottla-mirror"
-_FROM_MIRRORMAKER = "docs/mirror.md says what the settings of MirrorMaker are called here"
+_FROM_MIRRORMAKER = "docs/guides/from-mirrormaker.md says what the settings of MirrorMaker are called here"
 _FILE_KEYS = ("defaults", "links")
 _RULES = ("on_foreign", "on_lost", "on_target_lost")
 _TABLES = ("source", "target", "rates", "priorities", "audit")
