@@ -7,7 +7,7 @@ import shutil
 import sys
 from pathlib import Path
 
-from sitegen import commands, pictures, sources
+from sitegen import commands, examples, pictures, sources
 
 ROOT = Path(__file__).parent.parent
 _HERE = Path(__file__).parent
@@ -31,6 +31,7 @@ def main() -> int:
     made = {f"{_COMMANDS}/{name}.md": commands.page(name) for name in commands.names()}
     made[f"{_COMMANDS}/index.md"] = commands.overview()
     made |= {page: ROOT.joinpath(source).read_text(encoding="utf-8") for page, source in sources.ELSEWHERE.items()}
+    made["examples.md"] = examples.page(ROOT / "examples")
     for path, text in made.items():
         pages.joinpath(path).parent.mkdir(parents=True, exist_ok=True)
         pages.joinpath(path).write_text(text, encoding="utf-8")

@@ -9,8 +9,11 @@ import posixpath
 import re
 from collections.abc import Iterator
 
+from sitegen import examples
+
 ELSEWHERE = {
     "benchmarks.md": "bench/README.md",
+    "examples.md": "examples/README.md",
     "project/changes.md": "CHANGELOG.md",
     "project/contributing.md": "CONTRIBUTING.md",
     "project/design.md": "DESIGN.md",
@@ -33,13 +36,15 @@ def source_of(page: str) -> str:
 
 
 def site_path(source: str) -> str | None:
-    """Return the path in the site of a file of the repository, None if it is not there."""
+    """Return the path in the site of a file of the repository, with its place on a page; None if it is not there."""
     if source in _PAGES:
         return _PAGES[source]
     if source.startswith("docs/"):
         return source.removeprefix("docs/")
     if source.startswith("bench/plots/"):
         return source
+    if source.startswith("examples"):
+        return f"examples.md#{examples.anchor(source)}" if examples.is_shown(source) else "examples.md"
     return None
 
 
@@ -59,6 +64,8 @@ def relinked(markdown: str, page: str, themed: frozenset[str]) -> str:
         destination = site_path(posixpath.normpath(posixpath.join(folder, path)))
         if destination is None:
             return text
+        destination, added, place = destination.partition("#")
+        hash_mark, anchor = (added, place) if added else (hash_mark, anchor)
         relative = posixpath.relpath(destination, posixpath.dirname(page) or ".")
         if is_picture and destination in themed:
             light, dark = (relative.replace(".svg", f".{theme}.svg") for theme in ("light", "dark"))

@@ -138,6 +138,10 @@ def test_links_out_of_the_pages_lead_to_the_site_or_become_text() -> None:
         "[a](benchmarks.md#x) b ![c](pictures/flow.light.svg#only-light)![c](pictures/flow.dark.svg#only-dark)"
         " `[d](e)`\n```\n[f](g.md)\n```"
     )
+    programs = "[i](../examples/etl.py) [j](../examples/data/orders.csv) [k](../examples)"
+    assert sources.relinked(programs, "fleet.md", frozenset()) == (
+        "[i](examples.md#etl-py) [j](examples.md) [k](examples.md)"
+    )
     assert sources.relinked("[h](docs/trust.md)", "project/security.md", frozenset()) == "[h](../trust.md)"
 
 
