@@ -20,9 +20,13 @@ _NAV = re.compile(r"^( *)- Commands: \[\].*$", re.M)
 
 
 def main() -> int:
-    """Write everything into the folder that is named, which is emptied first."""
+    """Write everything into the folder that is named. What an earlier run wrote there goes first."""
     folder = Path(sys.argv[1])
-    shutil.rmtree(folder, ignore_errors=True)
+    if folder.exists():
+        if not folder.joinpath("mkdocs.yml").is_file():
+            print(f"error: {folder} is not from an earlier run: name another folder", file=sys.stderr)
+            return 2
+        shutil.rmtree(folder)
     pages = folder / "docs"
     shutil.copytree(ROOT / "docs", pages)
     shutil.copytree(ROOT / "bench" / "plots", pages / "bench" / "plots")
@@ -35,7 +39,7 @@ def main() -> int:
     for path, text in made.items():
         pages.joinpath(path).parent.mkdir(parents=True, exist_ok=True)
         pages.joinpath(path).write_text(text, encoding="utf-8")
-    for page in pages.rglob("*.md"):
+    for page in sorted(pages.rglob("*.md")):
         name = page.relative_to(pages).as_posix()
         text = page.read_text(encoding="utf-8")
         if name in _ALONE:
@@ -51,7 +55,7 @@ def main() -> int:
 def _draw(pages: Path) -> frozenset[str]:
     """Write each picture that follows the system for light and for dark. Returns which these are."""
     themed = set()
-    for picture in pages.rglob("*.svg"):
+    for picture in sorted(pages.rglob("*.svg")):
         for theme, svg in pictures.themes(picture.read_text(encoding="utf-8")).items():
             picture.with_suffix(f".{theme}.svg").write_text(svg, encoding="utf-8")
             themed.add(picture.relative_to(pages).as_posix())
