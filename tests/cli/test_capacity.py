@@ -127,12 +127,12 @@ def test_measured_rates_are_used(tmp_path: Path) -> None:
         (("--messages", "1M", "--site-link", "1Gbit/s"), "--site-link needs --sites"),
         (("--messages", "1M", "--sites", "0"), "sites must be from 1"),
         (("--messages", "1M", "--sites", "2", "--site-retention", "9d"), "keeps records longer"),
-        (("--measure",), "--measure needs --bootstrap"),
+        (("--measure",), "no brokers: pass --bootstrap HOST:PORT"),
         (("--measure", "--bootstrap", "127.0.0.1:9", "--window", "0"), "is too small: at least 1s"),
     ],
 )
 def test_what_cannot_be_is_one_clear_error(arguments: tuple[str, ...], text: str) -> None:
-    result = run("capacity", *arguments, env={"OTTLA_BOOTSTRAP": ""})
+    result = run("capacity", *arguments, env={"OTTLA_BOOTSTRAP": "", "OTTLA_DIR": "/nonexistent"})
     assert result.exit_code == 2, result.output
     assert text in result.stderr
     assert result.stderr.count("\n") == 1

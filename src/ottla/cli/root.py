@@ -20,6 +20,8 @@ from ottla.cli.output.styles import Style, paint
 from ottla.cli.terminal.screen import has_colors
 from ottla.text import printable
 
+COMPLETION_VARIABLE = "_OTTLA_COMPLETE"
+"""Set by the script of a shell that completes a command line."""
 _INTERRUPTED = 128 + signal.SIGINT
 _LINE_END = "\n"
 
@@ -34,6 +36,7 @@ COMMANDS = {
         extra="cluster",
         packages=CLUSTER_PACKAGES,
     ),
+    "completion": Entry("ottla.cli.completion.command", "Print the script that completes command lines in a shell."),
     "consume": Entry("ottla.cli.consume.command", "Print the records of topics, or write them to a file."),
     "demo": Entry(
         "ottla.cli.demo.command",
@@ -55,6 +58,7 @@ COMMANDS = {
     "mirror": Entry("ottla.cli.mirror.commands", "Mirror topics to another cluster, exactly once."),
     "perf": Entry("ottla.cli.perf.commands", "Measure rates, processor time and latency."),
     "produce": Entry("ottla.cli.produce.command", "Send lines or JSON from files or stdin to a topic."),
+    "profiles": Entry("ottla.cli.profiles.command", "List the clusters that your settings file names."),
     "query": Entry("ottla.cli.query", "Show offsets, counts and statistics of topics."),
     "reassign": Entry("ottla.cli.reassign.commands", "Move replicas between brokers: plan, run, throttle, verify."),
     "replay": Entry("ottla.cli.replay", "Write an archive back into a topic, exactly once."),
@@ -133,8 +137,8 @@ def cli(context: click.Context, /) -> None:
       ottla consume clicks --from -10 --json          the last ten of each partition, then new ones
       ottla cluster down --yes
 
-    Commands that connect take --bootstrap HOST:PORT,... The default is OTTLA_BOOTSTRAP, then the local cluster that is
-    running.
+    Commands that connect take --bootstrap HOST:PORT,... or --profile NAME. The default is OTTLA_BOOTSTRAP, then the
+    default profile, then the local cluster that is running.
     """
     if not has_colors():
         context.color = False  # what is printed loses its styles
@@ -163,6 +167,10 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the `ottla` script."""
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _end)
+    if instruction := os.environ.get(COMPLETION_VARIABLE):
+        from ottla.cli.completion.shells import answer
+
+        answer(instruction, cli)
     try:
         cli.main(args=list(arguments) if arguments is not None else None, prog_name="ottla")
     except KeyboardInterrupt:
