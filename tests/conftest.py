@@ -32,7 +32,8 @@ settings.load_profile("ottla")
 
 # The longest, which would be the last to end if they were not the first to begin.
 _LONGEST = (
-    *("spark/test_archive.py", "spooling/test_doubts.py", "spark/test_archive_kills.py", "demo/", "fuzz/"),
+    *("docs/test_pages.py", "spark/test_archive.py", "spooling/test_doubts.py", "spark/test_archive_kills.py"),
+    *("demo/", "fuzz/"),
     *("consume/test_consumer_groups.py", "cli/test_consume_process.py", "produce/producer/test_lives.py"),
 )
 # Files that keep processors busy for long, and files that wait for brokers for long: they come next, in turns.
@@ -58,7 +59,8 @@ _ONE_SESSION = (
     "work_report",
 )
 _TO_BREAK = "brokers to break"
-# Files for one worker, because they share something that is dear to start.
+# Files for one worker, because they share something that is dear to start. Any other file has one worker, too: pages
+# share brokers and ports because all of their tests are in one file.
 _TOGETHER = {
     **dict.fromkeys([*BREAKING, "tests/spooling/test_outage.py"], _TO_BREAK),
     **{f"tests/spark/test_{name}.py": "a Spark session" for name in _ONE_SESSION},

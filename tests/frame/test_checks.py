@@ -1,10 +1,12 @@
-"""`python -m checks` holds the source against budgets of size and against words that do not come back."""
+"""`python -m checks` holds the source against budgets of size and a list of words, and follows links of documents."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
 from pathlib import Path
+
+from checks import links
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -39,3 +41,25 @@ def test_a_class_that_is_too_wide_is_reported() -> None:
         "print(*budgets.sizes(folder))\n"
     )
     assert "class:wide:Wide" in run("-c", program).stdout
+
+
+def test_a_link_leads_to_a_file_and_to_a_heading_of_it(tmp_path: Path) -> None:
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs/a.md").write_text(
+        '# A `cluster` & more\n\n## Twice\n\n## Twice\n\n<a id="y"></a>\n\n```sh\n# No heading\n```\n'
+    )
+    (tmp_path / "page.md").write_text(
+        "[a](docs/a.md), [folder](docs), [elsewhere](https://example.org/no.md), `[code](no.md)`\n"
+        "[b](docs/a.md#a-cluster--more) [c](docs/a.md#twice-1) [d](docs/a.md#y) [e](#here)\n\n# Here\n"
+        "```text\n[fenced](no.md)\n```\n"
+        '[f](docs/b.md) [g](docs/a.md#twice-2) ![h](no.svg) <img src="none.png">\n'
+        "[i](docs/a.md#no-heading) [j](#there)\n"
+    )
+    assert list(links.problems(tmp_path, ["page.md"])) == [
+        "page.md:8: there is no docs/b.md",
+        "page.md:8: a.md has no heading #twice-2",
+        "page.md:8: there is no no.svg",
+        "page.md:8: there is no none.png",
+        "page.md:9: a.md has no heading #no-heading",
+        "page.md:9: page.md has no heading #there",
+    ]
