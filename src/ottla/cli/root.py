@@ -17,8 +17,9 @@ from ottla import __version__
 from ottla.cli.errors import CommandFailed, UsageError, from_click
 from ottla.cli.lazy import CLUSTER_PACKAGES, Entry, LazyGroup
 from ottla.cli.output.styles import Style, paint
-from ottla.cli.terminal.screen import has_colors
+from ottla.cli.terminal.screen import CLEAR, has_colors
 from ottla.text import printable
+from ottla.wire.kernels.notices import notify_once
 
 COMPLETION_VARIABLE = "_OTTLA_COMPLETE"
 """Set by the script of a shell that completes a command line."""
@@ -142,9 +143,15 @@ def cli(context: click.Context, /) -> None:
     """
     if not has_colors():
         context.color = False  # what is printed loses its styles
+    notify_once(_say_compiling)
     library = logging.getLogger("ottla")
     if not any(isinstance(handler, _Warnings) for handler in library.handlers):
         library.addHandler(_Warnings(logging.WARNING))
+
+
+def _say_compiling() -> None:
+    clear = CLEAR if sys.stderr is not None and sys.stderr.isatty() else ""  # a live line may be there
+    click.echo(f"{clear}compiling kernels for this machine, once: about 4 s", err=True, color=True)
 
 
 class _Warnings(logging.Handler):

@@ -113,7 +113,7 @@ def carry_out(
         # Without a terminal there is no live line: a line now and then instead.
         if not live.is_live and time.monotonic() - said[0] >= _LINE_SECONDS:
             said[0] = time.monotonic()
-            live.say(progress_text(progress))
+            live.say(progress_text(progress, has_bar=False))
 
     files = RunFiles(path)
     with (

@@ -67,14 +67,13 @@ def _row(row: BrokerChange) -> list[str]:
     ]
 
 
-def progress_text(progress: Progress) -> str:
-    """Return a line about a run."""
+def progress_text(progress: Progress, *, has_bar: bool = True) -> str:
+    """Return a line about a run, with a bar where it is drawn again and again."""
     from ottla.operations.moves.progress import Stage
 
     done, total = progress.count(Stage.DONE), len(progress.stages)
     share = 1 - progress.left_bytes / progress.total_bytes if progress.total_bytes else (done / total if total else 1.0)
     parts = [
-        bar(max(0.0, min(1.0, share))),
         f"{done:,} of {total:,} partitions",
         f"{show_size(progress.left_bytes)} left",
     ]
@@ -92,7 +91,8 @@ def progress_text(progress: Progress) -> str:
         parts.append(f"{changed:,} changed by others")
     if progress.lost:
         parts.append(f"down: {', '.join(map(str, sorted(progress.lost)))}")
-    return ", ".join(parts)
+    text = ", ".join(parts)
+    return f"{bar(max(0.0, min(1.0, share)))}  {text}" if has_bar else text
 
 
 def receipt_text(receipt: Receipt) -> str:
