@@ -76,6 +76,8 @@ class Shown:
     def line(self) -> str:
         """Return the progress as a line."""
         progress = self._progress
+        if not progress.expected:  # not looked yet, or there is nothing
+            return "looking at the logs"
         self._pace.observe(time.monotonic(), progress.reached)
         return progress_line(
             f"{progress.records:,} records archived",

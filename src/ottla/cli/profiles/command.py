@@ -10,8 +10,9 @@ import click
 from ottla.cli.options.common import json_option
 from ottla.cli.options.profile import PROFILE_VARIABLE
 from ottla.cli.output.json_text import json_text
-from ottla.cli.output.styles import Style, Styled
+from ottla.cli.output.styles import Style, Styled, paint
 from ottla.cli.output.tables import table, terminal_width
+from ottla.text import printable
 
 if TYPE_CHECKING:
     from ottla.cli.profiles.file import Profile, Profiles
@@ -45,10 +46,13 @@ def profiles(*, as_json: bool) -> None:
         click.echo(f"no profiles in {read.file}{missing}", err=True)
         return
     click.echo(table(_HEADINGS, [_cells(row) for row in rows], width=terminal_width()))
+    for row in rows:
+        if row["problem"]:
+            click.echo(f"{paint(row['name'], Style.BAD)}: {printable(row['problem'])}")
     click.echo(f"from {read.file}", err=True)
 
 
-_HEADINGS = ("profile", "brokers", "protocol", "login", "used", "problem")
+_HEADINGS = ("profile", "brokers", "protocol", "login", "used")
 
 
 def _row(read: Profiles, profile: Profile) -> dict[str, Any]:
@@ -86,8 +90,7 @@ def _cells(row: dict[str, Any]) -> list[str]:
     return [
         row["name"],
         row["bootstrap"],
-        row["protocol"] or "",
+        row["protocol"] or Styled("?", Style.BAD),
         row["login"] or "",
         Styled(used, Style.GOOD) if used else "",
-        Styled(row["problem"], Style.BAD) if row["problem"] else "",
     ]

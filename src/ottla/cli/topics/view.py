@@ -171,7 +171,11 @@ def headline(view: TopicView, *, is_styled: bool = False) -> str:
     internal = ", internal" if topic.internal else ""
     holds = f"about {view.records:,} records, {size} on disk"
     name = paint(printable(topic.name), Style.STRONG, on=is_styled)
-    lines = [f"{name}: {counted}, {copies}, {holds}{internal}, id {topic.id}"]
+    lines = [f"{name}: {counted}, {copies}, {holds}{internal}"]
+    if is_styled:  # a line that fits a terminal
+        lines.append(f"  id {topic.id}")
+    else:
+        lines[0] += f", id {topic.id}"
     if view.settings:
         lines.append(f"  {printable(', '.join(_cleanup(view.settings)))}")
     for node, reason in view.away.items():
