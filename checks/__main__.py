@@ -7,12 +7,15 @@ import sys
 from checks import budgets, links, words
 
 ROOMS = tuple(sorted(path.name for path in budgets.SOURCE.iterdir() if path.suffix in ("", ".py")))
-PAGES = ("README.md", "DESIGN.md", *(f"docs/{page.name}" for page in sorted((words.ROOT / "docs").glob("*.md"))))
-LINKING = tuple(
-    page.relative_to(words.ROOT).as_posix()
-    for pattern in ("*.md", "bench/*.md", "docs/**/*.md", "examples/**/*.md")
-    for page in sorted(words.ROOT.glob(pattern))
-)
+
+
+def _pages(*patterns: str) -> tuple[str, ...]:
+    found = (page for pattern in patterns for page in sorted(words.ROOT.glob(pattern)))
+    return tuple(page.relative_to(words.ROOT).as_posix() for page in found)
+
+
+PAGES = _pages("README.md", "DESIGN.md", "docs/**/*.md")
+LINKING = _pages("*.md", "bench/*.md", "docs/**/*.md", "examples/**/*.md")
 
 
 def main() -> int:

@@ -58,7 +58,7 @@ def _sdist(path: Path) -> Iterator[str]:
         top = path.name.removesuffix(".tar.gz")
         stream = archive.extractfile(f"{top}/PKG-INFO")
         metadata = stream.read().decode() if stream else ""
-    expected = {*SDIST, *(f"docs/{page.name}" for page in (ROOT / "docs").glob("*.md"))}
+    expected = {*SDIST, *(page.relative_to(ROOT).as_posix() for page in (ROOT / "docs").rglob("*.md"))}
     yield from (f"{path.name}: {name} is missing" for name in sorted(expected - names))
     unwanted = re.compile(r"(^|/)(\.venv|\.git|__pycache__|\.hypothesis|dist)/|\.py[co]$")
     yield from (f"{path.name}: {name} does not belong there" for name in sorted(names) if unwanted.search(name))

@@ -11,7 +11,7 @@ from tests.docs.clusters import Clusters
 from tests.docs.pages import starts, steps
 from tests.docs.places import environment
 from tests.docs.ports import Ports
-from tests.docs.running import PageRun
+from tests.docs.running import Failure, PageRun
 from tests.docs.selection import ROOT
 
 
@@ -37,6 +37,8 @@ def _show(page: str, place: Path, ports: Ports) -> None:
             for step in taken:
                 print(f"--- {page}:{step.line}", flush=True)
                 print(run.printed_by(step), flush=True)
+    except Failure as failure:
+        print(failure)
     finally:
         clusters.down()
     print(f"--- {page} starts {starts(taken) or 'no cluster'}")

@@ -34,5 +34,7 @@ def environment(home: Path, state: Path) -> dict[str, str]:
         "XDG_STATE_HOME": str(state),
         "LANG": "C.UTF-8",
         "TZ": "UTC",
+        # Where programs begin sooner without hypothesis (tests/lean.py), a page's pytest must do without it, too.
+        "PYTEST_ADDOPTS": "-p no:hypothesispytest",
         "USER": "reader",
     }

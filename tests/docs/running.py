@@ -6,31 +6,29 @@ Steps come in; a `Failure` that names page and line goes out where a step does s
 
 from __future__ import annotations
 
-import json
-import os
 import re
-import select
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
+from tests.docs.groups import Group
+from tests.docs.interpreter import Interpreter
 from tests.docs.matching import difference, matches
 from tests.docs.pages import Commands, End, File, Output, Program, Script, Step
 
-_DRIVER = Path(__file__).with_name("driver.py")
 _LIMIT = 60.0
 # Where a session of Spark starts.
 _SPARK_LIMIT = 240.0
 _POLL_SECONDS = 0.02
-# When a command that runs until Ctrl-C is taken to have said what it has to say.
-_QUIET_SECONDS, _PATIENT_SECONDS = 0.5, 3.0
-_SILENT_SECONDS, _BUSY_SECONDS = 6.0, 5.0
+# When a command that runs until Ctrl-C is taken to have said what it has to say: it is quiet for these seconds after it
+# has printed something, or has been busy with printing, or silent, for these.
+_QUIET, _BUSY, _SILENT = 0.5, 5.0, 6.0
+# The same, where its page says what it prints, or goes on while it runs: other programs use the processors, too.
+_PATIENT_QUIET, _PATIENT_SILENT = 4.0, 30.0
 _INTERRUPTED = (0, 130, -signal.SIGINT)
 _NOTE = re.compile(r"^using local cluster '.*' at .*\n?", re.M)
 _JAVA_NOTE = re.compile(r"^NOTE: Picked up JDK_JAVA_OPTIONS:.*\n", re.M)
@@ -51,7 +49,7 @@ class Failure(AssertionError):
 @dataclass(slots=True)
 class _Staying:
     script: Script
-    process: subprocess.Popen[bytes]
+    group: Group
     output: Path
 
 
@@ -68,9 +66,9 @@ class PageRun:
         prelude.write_text(_PRELUDE.format(state=self._state, failed=self._failed))
         self._environment = dict(environment)
         self._shell = {**environment, "BASH_ENV": str(prelude)}
-        self._groups: list[int] = []
+        self._groups: list[Group] = []
         self._staying: list[_Staying] = []
-        self._interpreter: _Interpreter | None = None
+        self._interpreter: Interpreter | None = None
         self._outputs = 0
 
     def __enter__(self) -> PageRun:
@@ -84,12 +82,9 @@ class PageRun:
                 self._end()
         finally:
             for group in self._groups:
-                with suppress(ProcessLookupError):
-                    os.killpg(group, signal.SIGKILL)
+                group.kill()
             if self._interpreter is not None:
                 self._interpreter.kill()
-            for staying in self._staying:
-                staying.process.wait()
 
     def take(self, step: Step) -> None:
         """Take one step, and compare what it prints. Raises `Failure`."""
@@ -117,23 +112,26 @@ class PageRun:
 
     def _script(self, script: Script, before: str, expected: Output | None) -> str:
         output = self._new_output()
-        process = self._bash(script, output)
+        group = self._bash(script, output)
         if script.end is End.BY_ITSELF:
-            self._wait(script, process, output)
+            self._wait(script, group, output)
             return _read(output)
-        began = time.monotonic()
-        until = _Settled(began, lambda: _is_expected(expected, before + _read(output)), expected)
-        while process.poll() is None and not until.holds(output.stat().st_size):
+        until = _Settled(
+            lambda: _is_expected(expected, before + _read(output)),
+            quiet=_QUIET if expected is None else _PATIENT_QUIET,
+            silent=_SILENT if expected is None and script.end is End.CTRL_C else _PATIENT_SILENT,
+        )
+        while group.leader.poll() is None and not until.holds(_size(_read(output))):
             time.sleep(_POLL_SECONDS)
         if script.end is End.STAYS:
-            if process.returncode is not None:
-                raise self._failure(script.line, f"it ended with {process.returncode}", _read(output))
-            self._staying.append(_Staying(script, process, output))
+            if group.leader.returncode is not None:
+                raise self._failure(script.line, f"it ended with {group.leader.returncode}", _read(output))
+            self._staying.append(_Staying(script, group, output))
         else:
-            self._interrupt(script, process, output)
+            self._interrupt(script, group, output)
         return _read(output)
 
-    def _bash(self, script: Script, output: Path) -> subprocess.Popen[bytes]:
+    def _bash(self, script: Script, output: Path) -> Group:
         # Lines of the script have the numbers that they have on the page.
         file = self._private / f"script-{self._outputs}.sh"
         file.write_text("\n" * (script.line - 1) + script.text + "\n")
@@ -148,44 +146,48 @@ class PageRun:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
-        self._groups.append(process.pid)
-        return process
+        group = Group(process)
+        self._groups.append(group)
+        return group
 
-    def _wait(self, script: Script, process: subprocess.Popen[bytes], output: Path) -> None:
+    def _wait(self, script: Script, group: Group, output: Path) -> None:
         limit = _limit(script.text)
         try:
-            code = process.wait(limit)
+            code = group.leader.wait(limit)
         except subprocess.TimeoutExpired:
             raise self._failure(script.line, f"it has not ended after {limit:.0f} s", _read(output)) from None
+        group.note_left()
         if code != script.code:
             failed = self._failed.read_text().strip() if self._failed.exists() else ""
             line = int(failed) if failed.isdigit() else script.line
             raise self._failure(line, f"exit code {code}, not {script.code}", _read(output))
 
-    def _interrupt(self, script: Script, process: subprocess.Popen[bytes], output: Path) -> None:
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGINT)
+    def _interrupt(self, script: Script, group: Group, output: Path) -> None:
+        group.interrupt()
         try:
-            code = process.wait(_LIMIT)
+            code = group.leader.wait(_LIMIT)
         except subprocess.TimeoutExpired:
             raise self._failure(script.line, f"Ctrl-C does not end it within {_LIMIT:.0f} s", _read(output)) from None
+        group.note_left()
         if code not in _INTERRUPTED:
             raise self._failure(script.line, f"exit code {code} after Ctrl-C", _read(output))
 
     def _program(self, program: Program) -> str:
         if self._interpreter is None:
-            self._interpreter = _Interpreter(self._folder, self._environment, self._new_output())
+            self._interpreter = Interpreter(self._folder, self._environment, self._new_output())
         interpreter = self._interpreter
         before = interpreter.output.stat().st_size
         interpreter.start(self._page, program)
         limit = _limit(program.source)
         until = _Settled(
-            time.monotonic(), lambda: _is_expected(program.output, _read(interpreter.output, before)), program.output
+            lambda: _is_expected(program.output, _read(interpreter.output, before)),
+            quiet=_QUIET if program.output is None else _PATIENT_QUIET,
+            silent=_SILENT if program.output is None else _PATIENT_SILENT,
         )
         is_interrupted = False
         deadline = time.monotonic() + limit
         while (ended := interpreter.ended(_POLL_SECONDS)) is None:
-            if program.is_endless and not is_interrupted and until.holds(interpreter.output.stat().st_size - before):
+            if program.is_endless and not is_interrupted and until.holds(_size(_read(interpreter.output, before))):
                 is_interrupted = True
                 interpreter.interrupt()
             if time.monotonic() > deadline:
@@ -200,11 +202,9 @@ class PageRun:
     def _end(self) -> None:
         """What stays running ends at Ctrl-C, the interpreter when there are no more blocks."""
         for staying in reversed(self._staying):
-            if staying.process.poll() is not None:
-                raise self._failure(
-                    staying.script.line, f"it ended with {staying.process.returncode}", _read(staying.output)
-                )
-            self._interrupt(staying.script, staying.process, staying.output)
+            if (code := staying.group.leader.poll()) is not None:
+                raise self._failure(staying.script.line, f"it ended with {code}", _read(staying.output))
+            self._interrupt(staying.script, staying.group, staying.output)
         if self._interpreter is not None:
             before = self._interpreter.output.stat().st_size
             if code := self._interpreter.close():
@@ -224,86 +224,24 @@ class PageRun:
 class _Settled:
     """When a command that ends at Ctrl-C has printed what it will print: what is expected, or something and no more."""
 
-    def __init__(self, began: float, is_expected: Callable[[], bool], expected: Output | None) -> None:
-        self._began = self._grew = began
+    def __init__(self, is_expected: Callable[[], bool], *, quiet: float, silent: float) -> None:
+        self._began = self._grew = time.monotonic()
         self._first: float | None = None
         self._size = 0
         self._is_expected = is_expected
-        self._quiet = _QUIET_SECONDS if expected is None else _PATIENT_SECONDS
+        self._quiet = quiet
+        self._silent = silent
 
     def holds(self, size: int) -> bool:
-        """Whether it has, when it has printed `size` bytes."""
+        """Whether it has, when it has printed `size` characters."""
         now = time.monotonic()
         if size > self._size:
             self._size, self._grew = size, now
             self._first = self._first or now
             return self._is_expected()
         if self._first is None:
-            return now - self._began > _SILENT_SECONDS
-        return now - self._grew > self._quiet or now - self._first > _BUSY_SECONDS
-
-
-class _Interpreter:
-    """The child process that runs the Python blocks of a page."""
-
-    def __init__(self, folder: Path, environment: Mapping[str, str], output: Path) -> None:
-        self.output = output
-        self._answers, theirs = os.pipe()
-        with output.open("wb") as stream:
-            self._process = subprocess.Popen(
-                [sys.executable, "-u", str(_DRIVER), str(theirs)],
-                cwd=folder,
-                env=environment,
-                stdin=subprocess.PIPE,
-                stdout=stream,
-                stderr=subprocess.STDOUT,
-                pass_fds=[theirs],
-                start_new_session=True,
-            )
-        os.close(theirs)
-        self._received = b""
-
-    def start(self, page: str, program: Program) -> None:
-        """Begin with a block."""
-        assert self._process.stdin is not None
-        request = json.dumps({"page": page, "line": program.line, "source": program.source})
-        with suppress(BrokenPipeError):
-            self._process.stdin.write(request.encode() + b"\n")
-            self._process.stdin.flush()
-
-    def ended(self, seconds: float) -> str | None:
-        """Wait a while for the end of the block, and return how it ended."""
-        ready, _, _ = select.select([self._answers], [], [], seconds)
-        if not ready:
-            return None
-        received = os.read(self._answers, 1 << 16)
-        self._received += received
-        if not received:
-            return f"the interpreter itself, with exit code {self._process.wait()}"
-        if not self._received.endswith(b"\n"):
-            return None
-        answer, self._received = json.loads(self._received), b""
-        return str(answer["ended"])
-
-    def interrupt(self) -> None:
-        """Press Ctrl-C."""
-        os.killpg(self._process.pid, signal.SIGINT)
-
-    def close(self) -> int:
-        """Let it end by itself, and return its exit code."""
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        return self._process.wait(_LIMIT)
-
-    def kill(self) -> None:
-        """End it and what it has started, whatever it does."""
-        with suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)
-        if self._process.stdin is not None:
-            with suppress(BrokenPipeError):
-                self._process.stdin.close()
-        self._process.wait()
-        os.close(self._answers)
+            return now - self._began > self._silent
+        return now - self._grew > self._quiet or now - self._first > max(self._quiet, _BUSY)
 
 
 def _is_expected(expected: Output | None, printed: str) -> bool:
@@ -317,6 +255,11 @@ def _without_notes(expected: Output, printed: str) -> str:
 
 def _limit(text: str) -> float:
     return _SPARK_LIMIT if "spark" in text.lower() else _LIMIT
+
+
+def _size(printed: str) -> int:
+    """How much of it is more than a note."""
+    return len(_NOTE.sub("", printed))
 
 
 def _read(path: Path, start: int = 0) -> str:

@@ -21,26 +21,16 @@ MOST_NOT_RUN = 20
 _REASON = "not converted"
 NOT_YET = dict.fromkeys(
     (
-        "README.md",
-        "bench/README.md",
-        "docs/admin.md",
         "docs/archive.md",
         "docs/audit.md",
-        "docs/cli-consume.md",
-        "docs/cli-produce.md",
-        "docs/cli-topics-groups.md",
-        "docs/events.md",
         "docs/fleet.md",
         "docs/lake.md",
         "docs/migration.md",
         "docs/mirror.md",
-        "docs/net.md",
         "docs/replay.md",
         "docs/rollup.md",
         "docs/spark-writing.md",
         "docs/spark.md",
-        "docs/testing.md",
-        "docs/wire.md",
     ),
     _REASON,
 )

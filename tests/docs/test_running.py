@@ -7,9 +7,11 @@ import re
 import sys
 from pathlib import Path
 
+import psutil  # type: ignore[import-untyped]
 import pytest
 from tests.docs.pages import steps
 from tests.docs.running import Failure, PageRun
+from tests.waiting import eventually
 
 
 def _run(text: str, tmp_path: Path) -> Path:
@@ -133,3 +135,9 @@ def test_what_is_not_so_is_said_with_page_and_line(page: str, what: str, tmp_pat
     with pytest.raises(Failure) as failed:
         _run(page, tmp_path)
     assert re.search(what, str(failed.value)), failed.value
+
+
+def test_what_a_command_leaves_behind_ends_with_the_page(tmp_path: Path) -> None:
+    folder = _run('```sh\nsleep 100 & echo $! > number\n```\n\n```sh\nkill -0 "$(cat number)"\n```\n', tmp_path)
+    number = int((folder / "number").read_text())
+    eventually(lambda: not psutil.pid_exists(number) or psutil.Process(number).status() == psutil.STATUS_ZOMBIE)

@@ -83,14 +83,6 @@ def test_the_documentation_lists_every_event_with_its_fields() -> None:
         assert call in rows.get(kind.__name__, ""), f"docs/events.md lacks {call}"
 
 
-def test_the_programs_in_the_documentation_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    programs = re.findall(r"```python\n(.*?)```", DOCS.read_text(), re.DOTALL)
-    assert len(programs) >= 5
-    for program in programs:
-        exec(compile(program, str(DOCS), "exec"), {})
-
-
 def test_a_bootstrap_connection_has_no_id() -> None:
     assert str(ConnectionUp(None, "a:1", 0.5)) == "connection_up broker_id=None address=a:1 seconds=0.5"
     assert Flushed("a", 0, 1, 2, 3) == Flushed("a", 0, 1, 2, 3)

@@ -105,7 +105,7 @@ def test_the_commands_of_the_readme_work_one_after_another(with_cluster: Environ
 @pytest.mark.slow
 def test_the_program_of_the_readme_prints_what_it_says(with_cluster: Environment) -> None:
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    matched = re.search(r"```python\n((?:(?!```).)*)```\n+```\n(.*?)```", readme, re.S)
+    matched = re.search(r"```python\n((?:(?!```).)*)```\n+```output\n(.*?)```", readme, re.S)
     assert matched
     program, output = matched.groups()
     (with_cluster.folder / "program.py").write_text(program)
