@@ -133,11 +133,11 @@ SCENES = (
     Scene(
         "mirror-status",
         "A mirror to another cluster",
-        "ottla mirror status --from localhost:9592 --to localhost:9692 --watch",
+        "ottla mirror status --from localhost:9592 --to localhost:9692 --name hub --watch",
         _after(10),
         before=["ottla mirror users --from localhost:9592 --to localhost:9692 --name users"],
         beside=["ottla mirror clicks --from localhost:9592 --to localhost:9692 --name hub --follow"],
-        ready=["until ottla mirror status --from localhost:9592 --to localhost:9692 | grep running; do sleep 1; done"],
+        ready=["until ottla mirror status --to localhost:9692 --name hub | grep running; do sleep 1; done"],
     ),
     Scene("archive", "A topic on its way into an archive", "ottla archive orders --to archive", _percent(30)),
     Scene(

@@ -80,9 +80,9 @@ class Shown:
             return "looking at the logs"
         self._pace.observe(time.monotonic(), progress.reached)
         return progress_line(
-            f"{progress.records:,} records archived",
+            f"{progress.reached:,} records read",
+            f"{progress.records:,} archived",
             records_rate(self._pace),
-            f"lag {progress.lag:,}",
             pace=self._pace,
             total=progress.expected,
         )

@@ -66,7 +66,7 @@ class TopicView:
 
     def _faults_of_leader(self, partition: Partition) -> Iterator[str]:
         if partition.replicas and partition.leader != partition.replicas[0]:
-            yield f"leader is not the preferred {partition.replicas[0]}"
+            yield f"not led by the preferred {partition.replicas[0]}"
         if self.log(partition) is None:
             yield "the end of the log is unknown at the moment"
 
