@@ -12,7 +12,7 @@ from itertools import groupby
 
 from screens.terminal import Cell, Shown
 
-_WIDE, _HIGH, _SIZE = 8.0, 19.0, 13.0
+_WIDE, _HIGH = 8.0, 19.0
 _PAD, _HEAD = 16.0, 14.0
 _STYLE = """\
 :root{--back:#fbfbfa;--line:#dcdcd6;--ink:#22272e;--soft:#7b838c;--red:#c2362b;--green:#1f7a3d;--brown:#96690a;\

@@ -267,6 +267,18 @@ def test_a_profile_stands_in_place_of_an_address(file: Path, fake: FakeKafka, tm
     assert "--to profile:here and --to-config are mutually exclusive" in ended.stderr
 
 
+def test_the_login_of_the_default_profile_goes_to_its_own_brokers_alone(file: Path, fake: FakeKafka) -> None:
+    file.write_text(
+        f'default = "prod"\n[profiles.prod]\nbootstrap = "{fake.bootstrap}"\nsasl_mechanism = "PLAIN"\n'
+        'username = "alice"\npassword_file = "client-secret"\n'
+    )
+    warned = "the password is sent without TLS"
+    assert warned in run("topics", "list").stderr
+    places = ("--data", f"a={fake.bootstrap}", "--data", f"b={fake.bootstrap}")
+    assert warned not in run("audit", "compare", "clicks", *places).stderr
+    assert warned in run("audit", "compare", "clicks", "--data", "a=profile:prod", *places[2:]).stderr
+
+
 def test_the_gateway_takes_its_cluster_from_one_place(file: Path, tmp_path: Path) -> None:
     settings = tmp_path / "gateway.toml"
     settings.write_text('[cluster]\nbootstrap = "a:1"\n')

@@ -26,7 +26,7 @@ from ottla.cli.completion.values import complete_topics
 from ottla.cli.errors import Alert, Incomplete, UsageError
 from ottla.cli.options.bootstrap import bootstrap_option
 from ottla.cli.options.common import check_topic, isolation_option, json_option, master_option, timeout_option
-from ottla.cli.options.security import security_options
+from ottla.cli.options.security import options_security, security_options
 from ottla.cli.options.types import Duration, parsed
 from ottla.cli.output.styles import Style, Styled
 from ottla.cli.output.tables import table, terminal_width
@@ -145,9 +145,11 @@ def compare(
     order = tiers or tuple(tier for tier, _, _ in places) or None
     needs_tallies = not places or bool(set(order or ()) - {tier for tier, _, _ in places})
     with session_of(engine, master, name="ottla audit compare") as session:
-        connect = partial(brokers_at, security=security, timeout=timeout, isolation=isolation)
-        data = {tier: connect(address) for tier, address, _ in places}
-        audit = connect(bootstrap) if needs_tallies else None
+        connect = partial(brokers_at, timeout=timeout, isolation=isolation)
+        # A login of a profile is not sent to other addresses.
+        of_options = options_security(click.get_current_context().params)
+        data = {tier: connect(address, security=of_options) for tier, address, _ in places}
+        audit = connect(bootstrap, security=security) if needs_tallies else None
         with LiveLine(lambda: "comparing"):
             comparison = run(
                 audit=audit,

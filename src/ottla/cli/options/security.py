@@ -90,13 +90,23 @@ def security_of(context: click.Context, options: Mapping[str, Any]) -> Security:
 
     Raises `UsageError`, and `ConfigError` for what is wrong with the profile.
     """
+    profile = chosen_profile(context)
+    if profile is None:
+        return options_security(options)
+    options = {name: options.get(name) for name in _NAMES}
+    _refuse_conflicts(options)
+    return _over(profile, options)
+
+
+def options_security(options: Mapping[str, Any]) -> Security:
+    """Return what the options say, whatever the profile is: for another cluster than that of the profile.
+
+    Raises `UsageError`.
+    """
     from ottla.config import PLAINTEXT, Security
 
     options = {name: options.get(name) for name in _NAMES}
     _refuse_conflicts(options)
-    profile = chosen_profile(context)
-    if profile is not None:
-        return _over(profile, options)
     if not any(options.values()):
         return PLAINTEXT
     tls, login, endpoint = ({name: options[name] for name in names} for names in (_TLS, _LOGIN, _ENDPOINT))
