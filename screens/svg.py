@@ -45,8 +45,8 @@ def _line(cells: Sequence[Cell], up: float) -> str:
 
 def _texts(cells: Sequence[Cell], up: float) -> Iterator[str]:
     place = 0
-    for looks, run in groupby(cells, key=_looks):
-        text = "".join(cell.text for cell in run)
+    for looks, run in groupby(_with_looks(cells), key=lambda pair: pair[0]):
+        text = "".join(cell.text for _, cell in run)
         start, place = place, place + len(text)
         # Wide gaps are places, not spaces: so each part begins where its column does.
         for part_start, part in _parts(text):
@@ -65,9 +65,15 @@ def _parts(text: str) -> Iterator[tuple[int, str]]:
         place += len(part) + 2
 
 
+def _with_looks(cells: Sequence[Cell]) -> Iterator[tuple[str, Cell]]:
+    """Yield each cell with the names of its styles; a space looks like what is before it, so that words stay together."""
+    looks = ""
+    for cell in cells:
+        looks = _looks(cell) if cell.text.strip() else looks
+        yield looks, cell
+
+
 def _looks(cell: Cell) -> str:
-    if not cell.text.strip():
-        return ""
     if cell.color == "prompt":
         return "p"
     names = [cell.color] if cell.color in ("red", "green", "brown", "cyan") else []
