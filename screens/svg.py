@@ -66,7 +66,7 @@ def _parts(text: str) -> Iterator[tuple[int, str]]:
 
 
 def _with_looks(cells: Sequence[Cell]) -> Iterator[tuple[str, Cell]]:
-    """Yield each cell with the names of its styles; a space looks like what is before it, so that words stay together."""
+    """Yield each cell with the names of its styles; a space looks like what is before it: words stay together."""
     looks = ""
     for cell in cells:
         looks = _looks(cell) if cell.text.strip() else looks

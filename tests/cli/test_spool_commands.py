@@ -71,7 +71,7 @@ def test_a_spool_is_listed_by_partition(left: Path) -> None:
     shown = run("spool", "list", str(left))
     assert shown.exit_code == 0
     assert shown.stdout.startswith(f"{left}: 5 records to deliver, not in use\n")
-    assert "  clicks-1: 2 records in 1 batches, " in shown.stdout
+    assert "  clicks-1: 2 records in 1 batch, " in shown.stdout
     listed = json.loads(run("spool", "list", str(left), "--json").stdout)
     assert listed["owner"] is None
     assert listed["damage"] == []

@@ -16,7 +16,8 @@ from filelock import FileLock, Timeout
 
 # Below 1024 are ports that nothing listens on, for pages that show what a refused connection looks like.
 _NAMED = re.compile(r"(?:(?:localhost|127\.0\.0\.1|0\.0\.0\.0|\[::1\]):|--port[ =])(\d{4,5})\b")
-_NUMBER = re.compile(r"(?<![\d.,])\d{4,5}(?![\d,])")
+# Not 9092,000, but the port before the next address: 127.0.0.1:9092,127.0.0.1:9093.
+_NUMBER = re.compile(r"(?<![\d.,])[1-9]\d{3,4}(?!\d|,\d{3}(?![\d.]))")
 _FIRST_TEN, _LAST_TEN = 500, 999
 
 

@@ -240,7 +240,7 @@ class _Settled:
             self._first = self._first or now
             return self._is_expected()
         if self._first is None:
-            return now - self._began > self._silent
+            return now - self._began > (_SILENT if self._is_expected() else self._silent)
         return now - self._grew > self._quiet or now - self._first > max(self._quiet, _BUSY)
 
 

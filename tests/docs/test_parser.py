@@ -178,13 +178,16 @@ def test_a_port_that_is_taken_is_replaced_with_its_neighbours_wherever_it_stands
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         ports = Ports(tmp_path)
-        text = "ottla cluster up --port 9092\nlocalhost:9093 localhost:1 9,092 records\n"
+        text = "ottla cluster up --port 9092\n127.0.0.1:9093,127.0.0.1:9094 localhost:1 9,092 9092,000 09092\n"
         first = ports.replaced(text)
         others = Ports(tmp_path)
         second = others.replaced(text)
         assert second != first, "two runs at once have ports of their own"
         port = int(second.split()[4])
-        assert second == f"ottla cluster up --port {port}\nlocalhost:{port + 1} localhost:1 9,092 records\n"
+        assert second == (
+            f"ottla cluster up --port {port}\n127.0.0.1:{port + 1},127.0.0.1:{port + 2}"
+            " localhost:1 9,092 9092,000 09092\n"
+        )
         assert (port % 10, len(str(port))) == (2, 4)
         assert ports.replaced(text) == first
         ports.release()

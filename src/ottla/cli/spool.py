@@ -356,7 +356,8 @@ def _as_text(directory: Path, contents: dict[TopicPartition, _PartitionContents]
     for tp, content in contents.items():
         ids = ", ".join(map(str, sorted(content.producers))) or "none yet"
         yield (
-            f"  {tp}: {content.records:,} records in {content.batches:,} batches, {content.size_bytes:,} bytes,"
+            f"  {tp}: {content.records:,} record{'s' if content.records != 1 else ''} in {content.batches:,}"
+            f" batch{'es' if content.batches != 1 else ''}, {content.size_bytes:,} bytes,"
             f" from {_moment(content.oldest)} to {_moment(content.newest)}, producer ids {ids}"
         )
 

@@ -180,7 +180,7 @@ class Producer:
             # Close quickly: the user waits to see the error, or pressed Ctrl-C.
             self.close(_ERROR_SECONDS if issubclass(kind, Exception) else _INTERRUPT_SECONDS)
         except OttlaError as failed:  # the program's own error is the one to raise
-            if failed is not error:
+            if str(failed) != str(error):  # a delivery's error is raised again as another object
                 _log.error("%s", failed)
 
     def __repr__(self) -> str:

@@ -179,3 +179,17 @@ def test_leaving_the_block_with_an_error_shows_that_error(kafka: FakeKafka, capl
     with pytest.raises(KeyError), caplog.at_level(logging.ERROR):
         work()
     assert "INVALID_RECORD" in caplog.text
+
+
+def test_the_error_of_a_delivery_that_leaves_the_block_is_not_logged_too(
+    kafka: FakeKafka, caplog: pytest.LogCaptureFixture
+) -> None:
+    kafka.fail("Produce", ErrorCode.invalid_record)
+
+    def work() -> None:
+        with new(kafka) as producer:
+            producer.send("t", b"1").result()
+
+    with pytest.raises(NotDelivered, match="INVALID_RECORD"), caplog.at_level(logging.ERROR):
+        work()
+    assert not caplog.records
