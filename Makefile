@@ -5,6 +5,7 @@
 #   make check   lint, format, types, import layers, sizes, words, spelling
 #   make bench   the benchmarks, side by side with their peers
 #   make docs    the documentation site, in site/
+#   make screens  the pictures of docs/terminal.md: real commands on real brokers
 #   make dist    wheel and sdist in dist/, once version, tag and changelog agree
 #   make soak    the long tests, long fuzzing, minutes of faults on a producer, 5 GB read under faults, twenty kills of each pipeline
 
@@ -19,7 +20,7 @@ export UV_PYTHON_DOWNLOADS := never
 # Where the environment says not to keep compiled modules, each of hundreds of programs would compile all of them again.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help demo test test-quick check docs dist bench soak warm java clean
+.PHONY: help demo test test-quick check docs dist bench screens soak warm java clean
 .DEFAULT_GOAL := help
 
 help:
@@ -76,7 +77,7 @@ check: $(STAMP)
 	@$(BIN)/mypy --num-workers 2
 	@$(BIN)/lint-imports
 	@$(BIN)/python -m checks
-	@$(BIN)/codespell src tests docs bench checks sitegen *.md
+	@$(BIN)/codespell src tests docs bench checks sitegen screens *.md
 
 bench: java $(STAMP) warm
 	@$(BIN)/python -m bench wire
@@ -90,6 +91,9 @@ bench: java $(STAMP) warm
 	@$(BIN)/python -m bench audit
 	@$(BIN)/python -m bench operations
 	@$(BIN)/python -m bench gateway
+
+screens: java $(STAMP) warm
+	@$(BIN)/python -m screens
 
 soak: java $(STAMP) warm
 	@$(BIN)/pytest -m long $(TOGETHER)

@@ -18,7 +18,8 @@ ROOT = Path(__file__).parent.parent
 SDIST = (
     *("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "DESIGN.md", "LICENSE", "SECURITY.md", "Makefile", "uv.lock"),
     *("pyproject.toml", "PKG-INFO", "src/ottla/py.typed", "src/pyspark_ottla/py.typed", "tests/conftest.py"),
-    *("bench/README.md", "bench/__main__.py", "checks/__main__.py", "docs/pictures/flow.svg", "sitegen/mkdocs.yml"),
+    *("bench/README.md", "bench/__main__.py", "checks/__main__.py", "screens/__main__.py", "sitegen/mkdocs.yml"),
+    "docs/pictures/flow.svg",
 )
 _RELATIVE = re.compile(r"\]\((?!https?:|#)")
 

@@ -117,6 +117,10 @@ def pytest_configure() -> None:
     """Ctrl-C works in tests and in the programs they start, also where the suite itself runs in the background."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    # The profiles of who runs the suite are none of its own.
+    os.environ["XDG_CONFIG_HOME"] = "/nonexistent"
+    for name in ("OTTLA_CONFIG", "OTTLA_PROFILE"):
+        os.environ.pop(name, None)
 
 
 @pytest.hookimpl(tryfirst=True)

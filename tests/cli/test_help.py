@@ -39,6 +39,7 @@ def test_summaries_of_commands_fit_a_terminal(command: Any) -> None:
 
 WITHOUT_JSON = {
     "cluster logs": "prints the log of a broker",
+    "completion": "prints a script for a shell",
     "demo": "tells a story; programs look at its exit code",
     "gateway run": "a server: it prints nothing that a program reads, and has metrics",
     "gateway secret": "prints a line of its settings file",

@@ -74,7 +74,7 @@ def test_a_count_is_a_number_that_scripts_can_use(fake: FakeKafka) -> None:
 
 
 def test_a_profile_tells_what_batches_are_like(fake: FakeKafka) -> None:
-    full, empty = as_json(fake, "clicks", "--profile")
+    full, empty = as_json(fake, "clicks", "--batches")
     assert full.pop("bytes") > 5 * 61
     assert full == {
         "topic": "clicks",
@@ -91,7 +91,7 @@ def test_a_profile_tells_what_batches_are_like(fake: FakeKafka) -> None:
         "control": 0,
     }
     assert (empty["records"], empty["codecs"], empty["first"]) == (0, {}, None)
-    table = query(fake, "clicks", "--profile", "--partition", "0").splitlines()
+    table = query(fake, "clicks", "--batches", "--partition", "0").splitlines()
     assert "codecs" in table[0]
     assert "zstd 5" in table[1]
 
@@ -100,8 +100,8 @@ def test_a_profile_tells_what_batches_are_like(fake: FakeKafka) -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "reason"),
     [
-        (["clicks", "--count", "--profile"], 2, "error: --count and --profile are mutually exclusive"),
-        (["clicks", "--from", "5"], 2, "error: --from and --until need --count or --profile"),
+        (["clicks", "--count", "--batches"], 2, "error: --count and --batches are mutually exclusive"),
+        (["clicks", "--from", "5"], 2, "error: --from and --until need --count or --batches"),
         (["clicks", "--at", "noon"], 2, "--at: 'noon' is not a time: use"),
         (["clicks", "--at", "2026-01-01T00:00:00"], 2, "has no zone"),
         (["clicks", "--partition", "4"], 1, "error: no such partition: clicks-4"),

@@ -201,7 +201,7 @@ def test_a_broker_that_is_away_is_said_and_spoils_nothing_else(brokers_to_break:
             kafka.restart(3)
         moved, kept = away["partitions"]
         assert moved["leader"] == kept["leader"] == 1
-        assert moved["faults"][0] == "leader is not the preferred 3"
+        assert moved["faults"][0] == "not led by the preferred 3"
         assert moved["faults"][-1] == "under-replicated: 3 not in sync"
         assert kept["faults"] == ["under-replicated: 3 not in sync"]
         assert (kept["stop"], [copy["broker"] for copy in kept["copies"]]) == (10, [1])

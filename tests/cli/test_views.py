@@ -37,7 +37,7 @@ def _status(*, lag: int, failed: int = 0, history: tuple[float, ...] = (0.0, 500
 def test_a_watched_group_shows_its_trend_its_share_and_when_it_will_have_caught_up() -> None:
     lines = visible(status_text(_status(lag=10_000), width=100)).splitlines()
     assert "  now 1.0 units/s, 1,000 offsets/s, 0.0 failed attempts/s  ▁▅█" in lines
-    assert f"  {'━' * 12}{'─' * 12}  50%, 0:20 left" in lines
+    assert f"  {'━' * 12}{'─' * 12}  50%  0:20 left" in lines
 
 
 def test_a_group_that_has_caught_up_waits_for_nothing() -> None:

@@ -162,7 +162,9 @@ def test_a_wrong_bootstrap_address_is_refused() -> None:
 def test_without_any_broker_the_error_says_how_to_get_one() -> None:
     result = CliRunner().invoke(where, [])
     assert result.exit_code == 2
-    assert result.stderr.startswith("error: no brokers: pass --bootstrap HOST:PORT, set OTTLA_BOOTSTRAP")
+    assert result.stderr.startswith(
+        "error: no brokers: pass --bootstrap HOST:PORT or --profile NAME, set OTTLA_BOOTSTRAP"
+    )
     assert "ottla cluster up" in result.stderr
 
 

@@ -18,19 +18,5 @@ PAGES = tuple(
 MOST_NOT_RUN = 20
 """How many blocks of all pages together may be marked as not run."""
 
-_REASON = "not converted"
-NOT_YET = dict.fromkeys(
-    (
-        "docs/capacity.md",
-        "docs/gateway-socket.md",
-        "docs/gateway-syslog.md",
-        "docs/gateway.md",
-        "docs/health.md",
-        "docs/lag.md",
-        "docs/moves.md",
-        "docs/perf.md",
-        "docs/topics-file.md",
-    ),
-    _REASON,
-)
+NOT_YET: dict[str, str] = {}
 """Pages that are skipped, and why."""

@@ -180,7 +180,7 @@ def test_a_file_without_what_a_link_needs(tmp_path: Path, text: str, message: st
 
 def test_errors_do_not_show_secrets(tmp_path: Path) -> None:
     text = SIMPLE.format(link="", source="password = 'swordfish'", rest="")
-    with pytest.raises(ConfigError, match="unknown key 'password': did you mean 'password_") as error:
+    with pytest.raises(ConfigError, match="a secret in password: write password_file or password_env") as error:
         read_links(_write(tmp_path, text))
     assert "swordfish" not in str(error.value)
 

@@ -25,7 +25,10 @@ ANSWER = 940666796
 RUN = """
 import sys
 from ottla.wire.kernels.checksum import shift
-print(shift(1, 5), "numba" in sys.modules or "llvmlite" in sys.modules)
+from ottla.wire.kernels.notices import notify_once
+notices = []
+notify_once(lambda: notices.append("compiling"))
+print(shift(1, 5), "numba" in sys.modules or "llvmlite" in sys.modules, len(notices))
 """
 TWO_THREADS = """
 import threading
@@ -76,8 +79,10 @@ def _run(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
 
 def _compiles(cache: Path, **environment: str) -> bool:
     """Whether numba was needed to use a kernel."""
-    answer, needed = _run(RUN, NUMBA_CACHE_DIR=str(cache), **environment).stdout.split()
+    answer, needed, notices = _run(RUN, NUMBA_CACHE_DIR=str(cache), **environment).stdout.split()
     assert int(answer) == ANSWER
+    if "NUMBA_BOUNDSCHECK" not in environment:
+        assert int(notices) == (needed == "True")  # who waits for the compiler was notified
     return needed == "True"
 
 

@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ottla.cli.completion.values import complete_profile_places
 from ottla.cli.errors import CommandFailed
 from ottla.cli.options.common import isolation_option, json_option, max_batch_size_option, timeout_option
 from ottla.cli.options.confirmation import confirm, dry_run_option, yes_option
 from ottla.cli.options.connection import require_brokers
+from ottla.cli.options.profile import access_at
 from ottla.cli.options.security import security_options
 from ottla.cli.output.styles import Style, Styled
 from ottla.cli.output.tables import table, terminal_width
@@ -80,7 +82,11 @@ def status(path: str, *, as_json: bool) -> None:
 @lake.command()
 @click.argument("path")
 @click.option(
-    "--against", "bootstrap", metavar="HOST:PORT,...", help="Read every range from these brokers and compare."
+    "--against",
+    "bootstrap",
+    metavar="HOST:PORT,...",
+    shell_complete=complete_profile_places,
+    help="Read every range from these brokers, or those of profile:NAME, and compare.",
 )
 @click.option("--deep", is_flag=True, help="Read all records of the files, not only footers.")
 @isolation_option
@@ -118,6 +124,8 @@ def verify(
     from ottla.lake.lake import Lake
     from ottla.lake.verifying import Checked
 
+    if bootstrap is not None:
+        bootstrap, security = access_at(bootstrap, security)
     archive = Lake.open(path)
     files, logs = Checked(), Checked()
     findings: list[Finding] = []

@@ -11,11 +11,14 @@ import importlib
 import importlib.util
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from ottla.cli.errors import CommandFailed, UsageError
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
 
 CLUSTER_PACKAGES = ("filelock", "jgo", "psutil", "trustme")
 
@@ -50,12 +53,25 @@ class LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Import the command. Without its extra it shows its help, and raises `CommandFailed` when it is to run."""
         entry = self.entries.get(cmd_name)
+        if entry is None and ctx.resilient_parsing:  # a shell completes the line
+            return None
         if entry is None:
             suggest(ctx, cmd_name, self.entries)
             return None
         command = getattr(importlib.import_module(entry.module), cmd_name)
         assert isinstance(command, click.Command)
         return command if is_installed(entry.packages) else _without_extra(command, entry)
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem[str]]:
+        """Return the commands that begin so, from the summaries alone, and the options."""
+        from click.shell_completion import CompletionItem
+
+        commands = [
+            CompletionItem(name, help=entry.summary)
+            for name, entry in sorted(self.entries.items())
+            if name.startswith(incomplete)
+        ]
+        return commands + click.Command.shell_complete(self, ctx, incomplete)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the overview from the summaries alone."""

@@ -1,6 +1,6 @@
 """`ottla query`: offsets, counts and statistics of topics, without printing records.
 
-Offsets come from the brokers. Counts and profiles are computed from batch headers; nothing is decompressed.
+Offsets come from the brokers. Both count and batches are computed from batch headers; nothing is decompressed.
 """
 
 from __future__ import annotations
@@ -50,9 +50,9 @@ def _time(text: str) -> datetime:
 @click.option("--offsets", is_flag=True, help="First and last offset of each partition. The default.")
 @click.option("--at", "moment", metavar="TIME", callback=parsed(_time), help="First record at or after this time.")
 @click.option("--count", is_flag=True, help="Number of records, without gaps in the offsets.")
-@click.option("--profile", is_flag=True, help="Records, batches, bytes, codecs, timestamps and producers.")
-@from_option("With --count or --profile: where to start")
-@until_option("With --count or --profile: where to end")
+@click.option("--batches", is_flag=True, help="Records, batches, bytes, codecs, timestamps and producers.")
+@from_option("With --count or --batches: where to start")
+@until_option("With --count or --batches: where to end")
 @partition_option
 @isolation_option
 @bootstrap_option
@@ -68,7 +68,7 @@ def query(
     offsets: bool,
     moment: datetime | None,
     count: bool,
-    profile: bool,
+    batches: bool,
     start: Place,
     stop: Place | None,
     partitions: list[int] | None,
@@ -78,9 +78,9 @@ def query(
     timeout: float,
     as_json: bool,
 ) -> None:
-    """Show --offsets, --at TIME, --count or --profile of TOPICs.
+    """Show --offsets, --at TIME, --count or --batches of TOPICs.
 
-    Counts and profiles are computed from batch headers between --from and --until; nothing is decompressed. With
+    Both count and batches are computed from batch headers between --from and --until; nothing is decompressed. With
     read_committed, a partition ends where its oldest open transaction starts.
 
     \b
@@ -89,7 +89,7 @@ def query(
       ottla query clicks --at -2h                 offsets of two hours ago
       ottla query clicks --count                  just the number, for scripts
       ottla query clicks users --count --json
-      ottla query clicks --profile --from 2026-01-01T00:00:00Z
+      ottla query clicks --batches --from 2026-01-01T00:00:00Z
       ottla query clicks --count --from group:billing     what this group has not read yet
     """
     from ottla.admin import Admin
@@ -98,14 +98,14 @@ def query(
     from ottla.fetch.options import parse_isolation
     from ottla.fetch.reader import Reader
 
-    questions = {"--offsets": offsets, "--at": moment is not None, "--count": count, "--profile": profile}
+    questions = {"--offsets": offsets, "--at": moment is not None, "--count": count, "--batches": batches}
     given = [option for option, is_given in questions.items() if is_given]
     if len(given) > 1:
         raise UsageError(f"{' and '.join(given)} are mutually exclusive")
-    if not (count or profile) and _is_given(context, "start", "stop"):
-        raise UsageError("--from and --until need --count or --profile")
+    if not (count or batches) and _is_given(context, "start", "stop"):
+        raise UsageError("--from and --until need --count or --batches")
     level = parse_isolation(isolation)
-    if count or profile:
+    if count or batches:
         plan = ReadPlan(topics=topics, start=start, stop=stop, partitions=partitions, timeout=timeout)
         with Reader(
             bootstrap, security=security, client_id="ottla-query", isolation=level, retry=few_retries()

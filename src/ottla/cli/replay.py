@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from ottla.cli.completion.values import complete_topics
 from ottla.cli.errors import UsageError
 from ottla.cli.options.bootstrap import bootstrap_option
 from ottla.cli.options.common import check_topic, json_option, timeout_option, workers_option
@@ -72,6 +73,7 @@ def _condition(text: str) -> Condition:
     required=True,
     metavar="TOPIC",
     callback=parsed(check_topic),
+    shell_complete=complete_topics,
     help="Topic to write to; it must exist.",
 )
 @click.option("--topic", "topics", multiple=True, metavar="SOURCE", help="Only records of this topic. Repeatable.")

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ottla.cli.completion.values import complete_topics
 from ottla.cli.errors import CommandFailed, UsageError
 from ottla.cli.options.bootstrap import bootstrap_option
 from ottla.cli.options.common import (
@@ -110,6 +111,7 @@ _SHORTEST = Duration(0.001)
     required=True,
     metavar="TOPIC|PATH",
     callback=_checked(_to),
+    shell_complete=complete_topics,
     help="Topic to write to; with a slash, a folder.",
 )
 @click.option(

@@ -17,9 +17,12 @@ from ottla import __version__
 from ottla.cli.errors import CommandFailed, UsageError, from_click
 from ottla.cli.lazy import CLUSTER_PACKAGES, Entry, LazyGroup
 from ottla.cli.output.styles import Style, paint
-from ottla.cli.terminal.screen import has_colors
+from ottla.cli.terminal.screen import CLEAR, has_colors
 from ottla.text import printable
+from ottla.wire.kernels.notices import notify_once
 
+COMPLETION_VARIABLE = "_OTTLA_COMPLETE"
+"""Set by the script of a shell that completes a command line."""
 _INTERRUPTED = 128 + signal.SIGINT
 _LINE_END = "\n"
 
@@ -34,6 +37,7 @@ COMMANDS = {
         extra="cluster",
         packages=CLUSTER_PACKAGES,
     ),
+    "completion": Entry("ottla.cli.completion.command", "Print the script that completes command lines in a shell."),
     "consume": Entry("ottla.cli.consume.command", "Print the records of topics, or write them to a file."),
     "demo": Entry(
         "ottla.cli.demo.command",
@@ -55,6 +59,7 @@ COMMANDS = {
     "mirror": Entry("ottla.cli.mirror.commands", "Mirror topics to another cluster, exactly once."),
     "perf": Entry("ottla.cli.perf.commands", "Measure rates, processor time and latency."),
     "produce": Entry("ottla.cli.produce.command", "Send lines or JSON from files or stdin to a topic."),
+    "profiles": Entry("ottla.cli.profiles.command", "List the clusters that your settings file names."),
     "query": Entry("ottla.cli.query", "Show offsets, counts and statistics of topics."),
     "reassign": Entry("ottla.cli.reassign.commands", "Move replicas between brokers: plan, run, throttle, verify."),
     "replay": Entry("ottla.cli.replay", "Write an archive back into a topic, exactly once."),
@@ -133,14 +138,20 @@ def cli(context: click.Context, /) -> None:
       ottla consume clicks --from -10 --json          the last ten of each partition, then new ones
       ottla cluster down --yes
 
-    Commands that connect take --bootstrap HOST:PORT,... The default is OTTLA_BOOTSTRAP, then the local cluster that is
-    running.
+    Commands that connect take --bootstrap HOST:PORT,... or --profile NAME. The default is OTTLA_BOOTSTRAP, then the
+    default profile, then the local cluster that is running.
     """
     if not has_colors():
         context.color = False  # what is printed loses its styles
+    notify_once(_say_compiling)
     library = logging.getLogger("ottla")
     if not any(isinstance(handler, _Warnings) for handler in library.handlers):
         library.addHandler(_Warnings(logging.WARNING))
+
+
+def _say_compiling() -> None:
+    clear = CLEAR if sys.stderr is not None and sys.stderr.isatty() else ""  # a live line may be there
+    click.echo(f"{clear}compiling kernels for this machine, once: about 4 s", err=True, color=True)
 
 
 class _Warnings(logging.Handler):
@@ -163,6 +174,10 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the `ottla` script."""
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _end)
+    if instruction := os.environ.get(COMPLETION_VARIABLE):
+        from ottla.cli.completion.shells import answer
+
+        answer(instruction, cli)
     try:
         cli.main(args=list(arguments) if arguments is not None else None, prog_name="ottla")
     except KeyboardInterrupt:

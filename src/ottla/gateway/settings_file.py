@@ -17,8 +17,9 @@ from ottla.gateway.http.limits import Limits
 from ottla.gateway.settings import CLIENT, Settings, parse_listen
 from ottla.gateway.syslog.from_table import syslog_settings
 from ottla.gateway.tls import ServerTls
-from ottla.jobs.mirror_file import brokers_of, parse_rate
+from ottla.jobs.mirror_file import parse_rate
 from ottla.net.access import ClusterAccess
+from ottla.net.access_table import access_of
 from ottla.settings_table import Table, load, shown
 from ottla.tally.settings import Audit
 
@@ -70,7 +71,7 @@ def read_settings(
 def _cluster(table: Table, bootstrap: str | None, environment: Mapping[str, str]) -> ClusterAccess:
     if bootstrap is not None:
         table = table.over({"bootstrap": bootstrap})
-    return replace(brokers_of(table, environment), client_id=CLIENT)
+    return replace(access_of(table, environment), client_id=CLIENT)
 
 
 def _listen(table: Table) -> Any:

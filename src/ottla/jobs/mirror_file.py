@@ -12,14 +12,13 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from ottla.config import OAuthBearer, Plain, Sasl, Scram, Security, Timeouts, Tls, parse_bootstrap
 from ottla.fetch.bounds import Bound
 from ottla.jobs.brokers import Brokers
 from ottla.jobs.mirror_audit import LinkAudit
 from ottla.jobs.mirror_link import Link
 from ottla.mirror.rules import Policy
 from ottla.mirror.topics import Rename, check_link_name
-from ottla.net.tokens import ClientCredentials, TokenFile
+from ottla.net import access_table
 from ottla.settings_table import Table, load, shown
 
 CLIENT = "ottla-mirror"
@@ -33,14 +32,7 @@ _LINK_KEYS = (
     *_RULES,
     *_TABLES,
 )
-_SIDE_KEYS = (
-    *("bootstrap", "timeout", "tls", "ca_file", "cert_file", "key_file", "key_password_env", "check_hostname"),
-    *("sasl_mechanism", "username", "password_file", "password_env"),
-    *("oauth_token_file", "oauth_token_url", "oauth_client_id", "oauth_client_secret_file"),
-    *("oauth_client_secret_env", "oauth_scope", "oauth_ca_file"),
-)
-_AUDIT_KEYS = ("tier", "topic", "bucket", "every", "headers_only", *_SIDE_KEYS)
-_MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
+_AUDIT_KEYS = ("tier", "topic", "bucket", "every", "headers_only", *access_table.KEYS)
 _RATE = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([kKMG]?)(i?)[bB]\s*(?:/s)?\s*")
 _POWERS = {"": 0, "k": 1, "m": 2, "g": 3}
 _RATES = "bytes per second as a number, or a text such as '10MB/s'"
@@ -72,7 +64,7 @@ def read_side(
     root = load(path, hint=_FROM_MIRRORMAKER)
     if bootstrap is not None:
         root = root.over({"bootstrap": bootstrap})
-    return brokers_of(root, environment or {})
+    return _brokers_of(root, environment or {})
 
 
 def parse_rate(text: str) -> float:
@@ -121,7 +113,7 @@ def _link(name: str, given: Table, defaults: Table, environment: Mapping[str, st
         "replicas": table.get("replicas", int, "a whole number"),
     }
     policy: dict[str, Any] = {**rules, "priorities": priorities, **({} if patience is None else {"patience": patience})}
-    source, target = (brokers_of(table.table(side), environment) for side in ("source", "target"))
+    source, target = (_brokers_of(table.table(side), environment) for side in ("source", "target"))
     settings["audit"] = _audit(table.table("audit"), environment)
     return table.checked(
         lambda: Link(
@@ -135,18 +127,9 @@ def _link(name: str, given: Table, defaults: Table, environment: Mapping[str, st
     )
 
 
-def brokers_of(table: Table, environment: Mapping[str, str]) -> Brokers:
-    """Return how to reach a cluster, from a table with `bootstrap`, TLS and SASL. Raises `ConfigError`."""
-    table.refuse_unknown(_SIDE_KEYS)
-    addresses = table.values.get("bootstrap")
-    bootstrap = ",".join(table.texts("bootstrap"))
-    if addresses is None:
-        table.fail("has no bootstrap: write HOST:PORT,...")
-    table.checked(lambda: parse_bootstrap(bootstrap))
-    timeout = table.seconds("timeout")
-    security = Security(tls=_tls(table, environment), sasl=_sasl(table, environment))
-    timeouts = table.checked(lambda: Timeouts() if timeout is None else Timeouts(total=timeout))
-    return Brokers(bootstrap=bootstrap, security=security, client_id=CLIENT, timeouts=timeouts)
+def _brokers_of(table: Table, environment: Mapping[str, str]) -> Brokers:
+    access = access_table.access_of(table, environment)
+    return Brokers(bootstrap=access.bootstrap, security=access.security, client_id=CLIENT, timeouts=access.timeouts)
 
 
 def _audit(table: Table, environment: Mapping[str, str]) -> LinkAudit | None:
@@ -157,8 +140,8 @@ def _audit(table: Table, environment: Mapping[str, str]) -> LinkAudit | None:
     tier, topic = table.text("tier"), table.text("topic")
     if tier is None:
         table.fail("has no tier: write where the target stands, such as 'aggregate'")
-    side = {key: value for key, value in table.values.items() if key in _SIDE_KEYS}
-    brokers = brokers_of(Table(side, table.place, table.folder), environment) if side else None
+    side = {key: value for key, value in table.values.items() if key in access_table.KEYS}
+    brokers = _brokers_of(Table(side, table.place, table.folder), environment) if side else None
     given: dict[str, Any] = {
         "topic": topic,
         "bucket_seconds": table.get("bucket", int, "whole seconds"),
@@ -167,71 +150,6 @@ def _audit(table: Table, environment: Mapping[str, str]) -> LinkAudit | None:
     }
     known = {key: value for key, value in given.items() if value is not None}
     return table.checked(lambda: LinkAudit(tier=tier, brokers=brokers, **known))
-
-
-def _tls(table: Table, environment: Mapping[str, str]) -> Tls | None:
-    ca_file, cert_file, key_file = (table.path(key) for key in ("ca_file", "cert_file", "key_file"))
-    is_wanted = table.get("tls", bool, "true or false")
-    check_hostname = table.get("check_hostname", bool, "true or false")
-    files = [path for path in (ca_file, cert_file, key_file) if path is not None]
-    if is_wanted is False and files:
-        table.fail("has tls = false and a file for TLS")
-    if not is_wanted and not files:
-        return None
-    for path in files:
-        if not path.is_file():
-            table.fail(f"names the file {path}, which does not exist")
-    key_password = table.secret("key_password", environment)
-    return table.checked(
-        lambda: Tls(
-            ca_file=ca_file,
-            cert_file=cert_file,
-            key_file=key_file,
-            key_password=key_password,
-            check_hostname=check_hostname is not False,
-        )
-    )
-
-
-def _sasl(table: Table, environment: Mapping[str, str]) -> Sasl | None:
-    mechanism = table.text("sasl_mechanism")
-    if mechanism is not None and mechanism.upper() not in _MECHANISMS:
-        table.fail(f"sasl_mechanism is {mechanism!r}; accepted are {', '.join(_MECHANISMS)}")
-    tokens = _tokens(table, environment)
-    username = table.text("username")
-    if tokens is not None:
-        if username is not None or (mechanism or "OAUTHBEARER").upper() != "OAUTHBEARER":
-            table.fail("has a token and a user name: they are mutually exclusive")
-        return tokens
-    if mechanism is not None and mechanism.upper() == "OAUTHBEARER":
-        table.fail("has OAUTHBEARER without oauth_token_file, or oauth_token_url and oauth_client_id")
-    password = table.secret("password", environment)
-    if username is None:
-        if mechanism is not None or password is not None:
-            table.fail("has no username for its SASL mechanism or password")
-        return None
-    if password is None:
-        table.fail("has a username and no password: write password_file or password_env")
-    if mechanism is not None and mechanism.upper() == "PLAIN":
-        return table.checked(lambda: Plain(username, password))
-    is_short = mechanism is not None and mechanism.upper() == "SCRAM-SHA-256"
-    return table.checked(lambda: Scram(username, password, "SCRAM-SHA-256" if is_short else "SCRAM-SHA-512"))
-
-
-def _tokens(table: Table, environment: Mapping[str, str]) -> OAuthBearer | None:
-    file = table.path("oauth_token_file")
-    url, client = table.text("oauth_token_url"), table.text("oauth_client_id")
-    if file is not None:
-        if url is not None or client is not None:
-            table.fail("has oauth_token_file and oauth_token_url: they are mutually exclusive")
-        return OAuthBearer(TokenFile(file))
-    if url is None and client is None:
-        return None
-    secret = table.secret("oauth_client_secret", environment)
-    if url is None or client is None or secret is None:
-        table.fail("needs oauth_token_url, oauth_client_id, and its secret in a file or a variable, all together")
-    scope, ca_file = table.text("oauth_scope") or "", table.path("oauth_ca_file")
-    return table.checked(lambda: OAuthBearer(ClientCredentials(url, client, secret, scope=scope, ca_file=ca_file)))
 
 
 def _start(table: Table) -> Bound:

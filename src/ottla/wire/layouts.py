@@ -273,6 +273,34 @@ def _find_coordinator() -> Api:
     )
 
 
+def _list_groups() -> Api:
+    """Versions 0 to 5. A shell that completes the name of a group waits for the answer."""
+    group = Part(
+        "ListedGroup",
+        (
+            Row("group_id", "string"),
+            Row("protocol_type", "string"),
+            Row("group_state", "string", since=4),
+            Row("group_type", "string", since=5),
+        ),
+    )
+    return Api(
+        "ListGroups",
+        lowest=0,
+        highest=5,
+        flexible=3,
+        request=(
+            Row("states_filter", ["string"], since=4, default=()),
+            Row("types_filter", ["string"], since=5, default=()),
+        ),
+        response=(
+            Row("throttle_time", "timedelta_i32", since=1),
+            Row("error_code", "error_code"),
+            Row("groups", [group]),
+        ),
+    )
+
+
 def _api_versions() -> Api:
     """Versions 0 to 4. The request names the client from version 3 on (KIP-511)."""
     api = Part("ApiVersion", (Row("api_key", "int16"), Row("min_version", "int16"), Row("max_version", "int16")))
@@ -310,6 +338,7 @@ APIS: Final = {
     2: _list_offsets(),
     3: _metadata(),
     10: _find_coordinator(),
+    16: _list_groups(),
     17: Api(
         "SaslHandshake",
         lowest=0,

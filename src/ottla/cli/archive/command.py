@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from ottla._lazy import EXTRAS
+from ottla.cli.completion.values import complete_groups
 from ottla.cli.errors import CommandFailed, UsageError
 from ottla.cli.options.bootstrap import bootstrap_option
 from ottla.cli.options.common import (
@@ -99,7 +100,10 @@ def _event_time(text: str) -> str:
     help="If records were deleted before they were archived: fail, or continue and record the gap.",
 )
 @click.option(
-    "--commit-group", metavar="NAME", help="Keep the offsets of this consumer group up to date with the archive."
+    "--commit-group",
+    metavar="NAME",
+    shell_complete=complete_groups,
+    help="Keep the offsets of this consumer group up to date with the archive.",
 )
 @old_spelling("--group", "--commit-group", metavar="NAME")
 @click.option(

@@ -76,11 +76,13 @@ class Shown:
     def line(self) -> str:
         """Return the progress as a line."""
         progress = self._progress
+        if not progress.expected:  # not looked yet, or there is nothing
+            return "looking at the logs"
         self._pace.observe(time.monotonic(), progress.reached)
         return progress_line(
-            f"{progress.records:,} records archived",
+            f"{progress.reached:,} records read",
+            f"{progress.records:,} archived",
             records_rate(self._pace),
-            f"lag {progress.lag:,}",
             pace=self._pace,
             total=progress.expected,
         )

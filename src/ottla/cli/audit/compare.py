@@ -22,10 +22,11 @@ from ottla.cli.audit.options import (
     window_options,
 )
 from ottla.cli.audit.report import counted, gaps
+from ottla.cli.completion.values import complete_topics
 from ottla.cli.errors import Alert, Incomplete, UsageError
 from ottla.cli.options.bootstrap import bootstrap_option
 from ottla.cli.options.common import check_topic, isolation_option, json_option, master_option, timeout_option
-from ottla.cli.options.security import security_options
+from ottla.cli.options.security import options_security, security_options
 from ottla.cli.options.types import Duration, parsed
 from ottla.cli.output.styles import Style, Styled
 from ottla.cli.output.tables import table, terminal_width
@@ -39,7 +40,8 @@ if TYPE_CHECKING:
 
 
 def _place(text: str) -> tuple[str, str, str | None]:
-    """`TIER=HOST:PORT,...[/TOPIC]`."""
+    """`TIER=HOST:PORT,...[/TOPIC]`, or `TIER=profile:NAME[/TOPIC]`."""
+    from ottla.cli.options.profile import is_profile
     from ottla.config import parse_bootstrap
     from ottla.tally.values import check_name
 
@@ -47,12 +49,13 @@ def _place(text: str) -> tuple[str, str, str | None]:
     if not separator:
         raise ValueError(f"{text!r}: write TIER=HOST:PORT, or TIER=HOST:PORT/TOPIC")
     address, _, topic = place.partition("/")
-    parse_bootstrap(address)
+    if not is_profile(address):
+        parse_bootstrap(address)
     return check_name("tier", tier), address, check_topic(topic) if topic else None
 
 
 @click.command()
-@click.argument("topics", nargs=-1, metavar="[TOPIC...]", callback=parsed(check_topic))
+@click.argument("topics", nargs=-1, metavar="[TOPIC...]", callback=parsed(check_topic), shell_complete=complete_topics)
 @tier_option("A tier, in the order in which records pass them. May be repeated.", is_multiple=True)
 @window_options
 @click.option(
@@ -69,7 +72,7 @@ def _place(text: str) -> tuple[str, str, str | None]:
     multiple=True,
     metavar="TIER=HOST:PORT[/TOPIC]",
     callback=parsed(_place),
-    help="Count this tier now, from the data, in place of its tallies. May be repeated.",
+    help="Count this tier now, from the data, in place of its tallies; also TIER=profile:NAME. May be repeated.",
 )
 @bucket_option
 @event_time_option
@@ -142,9 +145,11 @@ def compare(
     order = tiers or tuple(tier for tier, _, _ in places) or None
     needs_tallies = not places or bool(set(order or ()) - {tier for tier, _, _ in places})
     with session_of(engine, master, name="ottla audit compare") as session:
-        connect = partial(brokers_at, security=security, timeout=timeout, isolation=isolation)
-        data = {tier: connect(address) for tier, address, _ in places}
-        audit = connect(bootstrap) if needs_tallies else None
+        connect = partial(brokers_at, timeout=timeout, isolation=isolation)
+        # A login of a profile is not sent to other addresses.
+        of_options = options_security(click.get_current_context().params)
+        data = {tier: connect(address, security=of_options) for tier, address, _ in places}
+        audit = connect(bootstrap, security=security) if needs_tallies else None
         with LiveLine(lambda: "comparing"):
             comparison = run(
                 audit=audit,

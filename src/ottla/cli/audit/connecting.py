@@ -26,14 +26,16 @@ def brokers_at(
     isolation: str = "read_committed",
     max_batch_size: int = _LARGEST_BATCH,
 ) -> Brokers:
-    """Connect once, and return how to reach the cluster."""
+    """Connect once, and return how to reach the cluster: `HOST:PORT,...`, or `profile:NAME` with its own security."""
+    from ottla.cli.options.profile import access_at
     from ottla.config import Timeouts
     from ottla.fetch.options import Fetching, parse_isolation
     from ottla.jobs.brokers import Brokers
 
-    require_brokers(address, security, timeout=timeout)
+    bootstrap, security = access_at(address, security)
+    require_brokers(bootstrap, security, timeout=timeout)
     return Brokers(
-        bootstrap=address,
+        bootstrap=bootstrap,
         security=security,
         client_id="ottla-audit",
         timeouts=Timeouts(total=timeout),

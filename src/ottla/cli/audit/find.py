@@ -10,6 +10,7 @@ import click
 
 from ottla.cli.audit.connecting import brokers_at
 from ottla.cli.audit.options import any_partition_option, bucket_option, require_order, window_options
+from ottla.cli.completion.values import complete_profile_places, complete_topics
 from ottla.cli.errors import Alert
 from ottla.cli.options.common import check_topic, isolation_option, json_option, max_batch_size_option, timeout_option
 from ottla.cli.options.security import security_options
@@ -22,9 +23,21 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("topic", metavar="TOPIC", callback=parsed(check_topic))
-@click.option("--left", required=True, metavar="HOST:PORT,...", help="Brokers of the tier that has the originals.")
-@click.option("--right", required=True, metavar="HOST:PORT,...", help="Brokers of the tier that should have the same.")
+@click.argument("topic", metavar="TOPIC", callback=parsed(check_topic), shell_complete=complete_topics)
+@click.option(
+    "--left",
+    required=True,
+    metavar="HOST:PORT,...",
+    shell_complete=complete_profile_places,
+    help="Brokers of the tier that has the originals, or profile:NAME.",
+)
+@click.option(
+    "--right",
+    required=True,
+    metavar="HOST:PORT,...",
+    shell_complete=complete_profile_places,
+    help="Brokers of the tier that should have the same, or profile:NAME.",
+)
 @click.option("--right-topic", metavar="TOPIC", callback=parsed(check_topic), help="The topic's name on the right.")
 @window_options
 @bucket_option
@@ -54,7 +67,8 @@ def find(
 
     Reads both topics once, and the buckets that differ again. With --json, one object a line: verdict, side (whose
     partition and offset follow), partition, offset, key in base64, timestamp in seconds, and for an altered record
-    where it is on the other side. The credentials are the same for both clusters. Exit codes: 0 no difference,
+    where it is on the other side. The options for TLS and SASL are for both clusters, except for one that is a
+    profile. Exit codes: 0 no difference,
     1 failure, 2 usage error, 3 differences.
 
     \b

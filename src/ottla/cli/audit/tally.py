@@ -20,6 +20,7 @@ from ottla.cli.audit.options import (
     tier_option,
 )
 from ottla.cli.audit.report import print_report
+from ottla.cli.completion.values import complete_groups
 from ottla.cli.errors import UsageError
 from ottla.cli.options.bootstrap import bootstrap_option
 from ottla.cli.options.common import (
@@ -47,7 +48,12 @@ if TYPE_CHECKING:
 @event_time_option
 @click.option("--headers-only", is_flag=True, help="Count by batch headers: quick, but without fingerprints.")
 @start_option
-@click.option("--group", metavar="NAME", help="Count only what this consumer group has committed.")
+@click.option(
+    "--group",
+    metavar="NAME",
+    shell_complete=complete_groups,
+    help="Count only what this consumer group has committed.",
+)
 @click.option("--fleet", metavar="GROUP", help="Count only what this fleet (of 'ottla work') has done.")
 @click.option(
     "--spark-checkpoint",

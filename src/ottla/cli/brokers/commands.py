@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from ottla.cli.completion.values import complete_brokers
 from ottla.cli.errors import CommandFailed
 from ottla.cli.lazy import is_installed
 from ottla.cli.options.common import json_option
@@ -72,7 +73,7 @@ def list_brokers(admin: Admin, *, as_json: bool) -> None:
 
 
 @brokers.command()
-@click.argument("number", metavar="ID", type=Integer(0))
+@click.argument("number", metavar="ID", type=Integer(0), shell_complete=complete_brokers)
 @throttle_option
 @lost_option
 @click.option("--ignore-racks", is_flag=True, help="Replicas of a partition may share a rack afterwards.")

@@ -10,12 +10,13 @@ import click
 
 from ottla.cli.capacity.given import case_of, is_mean_without_peak, loaded
 from ottla.cli.errors import Alert
+from ottla.cli.options.bootstrap import find_bootstrap
 from ottla.cli.options.common import json_option, timeout_option
+from ottla.cli.options.profile import profile_option_if
 from ottla.cli.options.security import security_options
 from ottla.cli.options.types import Duration
 from ottla.cli.output.json_text import json_text
 from ottla.cli.output.tables import terminal_width
-from ottla.default_address import VARIABLE
 
 if TYPE_CHECKING:
     from ottla.config import Security
@@ -73,8 +74,9 @@ def _all_options(command: Callable[..., Any]) -> Any:
 @_all_options
 @click.option("--config", type=_FILE, help="TOML file with the options above; those on the command line win.")
 @click.option("--rates", type=_FILE, multiple=True, help="Report of 'ottla perf --json': measured rates. Repeatable.")
-@click.option("--measure", is_flag=True, help="Measure the load of a running cluster: needs --bootstrap.")
-@click.option("--bootstrap", metavar="HOST:PORT,...", envvar=VARIABLE, help="With --measure: brokers to connect to.")
+@click.option("--measure", is_flag=True, help="Measure the load of a running cluster.")
+@click.option("--bootstrap", metavar="HOST:PORT,...", help="With --measure: brokers to connect to first.")
+@profile_option_if(lambda arguments: bool(arguments.get("measure")))
 @click.option("--window", type=Duration(1.0), default="30s", show_default=True, help="How long to measure.")
 @click.option("--explain", is_flag=True, help="Show the formula and the inputs of every line.")
 @click.option("--what-if", "with_variants", is_flag=True, help="Show what changes if one thing does.")
@@ -119,7 +121,7 @@ def capacity(
     if measure:
         from ottla.cli.capacity.measuring import measured
 
-        found = measured(bootstrap, security, window=window, timeout=timeout, texts=texts)
+        found = measured(find_bootstrap(context, bootstrap), security, window=window, timeout=timeout, texts=texts)
         notes += found.notes
     elif is_mean_without_peak(texts):
         notes.append("a rate for a day is a mean: --peak says how much busier the busiest moment is")

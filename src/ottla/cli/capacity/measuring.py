@@ -6,7 +6,6 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from ottla.cli.errors import UsageError
 from ottla.cli.terminal.progress import LiveLine
 
 if TYPE_CHECKING:
@@ -15,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def measured(
-    bootstrap: str | None, security: Security, *, window: float, timeout: float, texts: Mapping[str, str]
+    bootstrap: str, security: Security, *, window: float, timeout: float, texts: Mapping[str, str]
 ) -> Observed:
     """Return the load of a window. Raises `InputError` if nothing was written in it."""
     from ottla.admin import Admin
@@ -23,8 +22,6 @@ def measured(
     from ottla.config import Timeouts
     from ottla.operations.capacity.measure import look, observed
 
-    if not bootstrap:
-        raise UsageError("--measure needs --bootstrap HOST:PORT,...")
     with Admin(bootstrap, security=security, timeouts=Timeouts(total=timeout), retry=few_retries()) as admin:
         before = look(admin, now=time.monotonic())
         end = before.at + window

@@ -12,6 +12,7 @@ import click
 
 from ottla import cluster as room  # its names are imported when they are used
 from ottla.cli.cluster.view import JarProgress, announce_library, describe, others, overview, plain_status
+from ottla.cli.completion.values import complete_clusters, complete_local_brokers
 from ottla.cli.options.common import json_option, settings_option, timeout_option
 from ottla.cli.options.confirmation import confirm, dry_run_option, yes_option
 from ottla.cli.options.old import old_spelling
@@ -33,8 +34,12 @@ _dir_option = click.option(
     show_envvar=True,
     help="Folder for state and data of all clusters.  [default: a folder of the user]",
 )
-_name_option = click.option("--name", default="default", show_default=True, help="Name of the cluster.")
-_ids_argument = click.argument("ids", nargs=-1, required=True, type=Integer(1), metavar="ID...")
+_name_option = click.option(
+    "--name", default="default", show_default=True, shell_complete=complete_clusters, help="Name of the cluster."
+)
+_ids_argument = click.argument(
+    "ids", nargs=-1, required=True, type=Integer(1), metavar="ID...", shell_complete=complete_local_brokers
+)
 _cache_option = click.option(
     "--cache",
     type=click.Path(file_okay=False, path_type=Path),
@@ -340,7 +345,7 @@ def thaw(*, ids: tuple[int, ...], name: str, directory: Path | None, as_json: bo
 
 
 @cluster.command()
-@click.argument("broker", type=Integer(1), metavar="ID")
+@click.argument("broker", type=Integer(1), metavar="ID", shell_complete=complete_local_brokers)
 @_cluster_options
 @click.option("--lines", type=Integer(1), default=100, show_default=True, help="Number of lines from the end.")
 @click.option("--follow", is_flag=True, help="Do not end: print new lines until Ctrl-C.")

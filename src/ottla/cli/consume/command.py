@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ottla.cli.completion.values import complete_groups
 from ottla.cli.errors import UsageError
 from ottla.cli.options.bootstrap import bootstrap_option
 from ottla.cli.options.common import (
@@ -78,6 +79,7 @@ def _output(text: str) -> Path:
 @click.option(
     "--group",
     metavar="NAME",
+    shell_complete=complete_groups,
     help="Join this consumer group, and commit what was written out. --from applies where it has no commits.",
 )
 @isolation_option

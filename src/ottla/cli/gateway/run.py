@@ -13,6 +13,7 @@ import click
 
 from ottla.cli.errors import CommandFailed, UsageError
 from ottla.cli.gateway.handover import given_sockets, notify, restart
+from ottla.cli.options.profile import is_profile_given, profile_option_if
 from ottla.cli.options.security import security_options
 from ottla.cli.options.types import Size, parsed
 from ottla.cli.terminal.stopping import Stopping
@@ -104,8 +105,10 @@ def _syslog_place(text: str) -> SyslogPlace:
 @click.option(
     "--bootstrap",
     metavar="HOST:PORT,...",
-    help="Brokers to connect to first.  [default: those of --config, OTTLA_BOOTSTRAP, the running local cluster]",
+    help="Brokers to connect to first.  [default: those of --config; OTTLA_BOOTSTRAP, the default profile, the running"
+    " local cluster]",
 )
+@profile_option_if(lambda arguments: arguments.get("config") is None)
 @security_options
 @click.pass_context
 def run(
@@ -135,7 +138,7 @@ def run(
     from ottla.gateway.running import Gateway
 
     sockets = given_sockets(os.environ)
-    settings = _settings(config, bootstrap, security, given)
+    settings = _settings(context, config, bootstrap, security, given)
     is_listening = (settings.http, settings.socket, settings.syslog) != (None, None, None)
     if not is_listening and not set(sockets) - {"ops"}:
         raise UsageError("nothing to listen on: pass --http PORT, --socket PATH or --syslog PLACE")
@@ -148,7 +151,7 @@ def run(
         while not stopping.asked:
             if restarting.is_asked:
                 restarting.is_asked = False
-                if _may_restart(config, bootstrap, security, given):
+                if _may_restart(context, config, bootstrap, security, given):
                     break
             time.sleep(_WAIT_SECONDS)
         notify(os.environ, "STOPPING=1" if stopping.asked else "STATUS=restarting")
@@ -168,11 +171,13 @@ class _Asked:
         self.is_asked = True
 
 
-def _settings(config: Path | None, bootstrap: str | None, security: Security, given: dict[str, Any]) -> Settings:
+def _settings(
+    context: click.Context, config: Path | None, bootstrap: str | None, security: Security, given: dict[str, Any]
+) -> Settings:
     from dataclasses import replace
 
-    from ottla.cli.options.bootstrap import find_bootstrap
-    from ottla.config import PLAINTEXT, parse_bootstrap
+    from ottla.cli.options.bootstrap import check_bootstrap, find_bootstrap
+    from ottla.config import PLAINTEXT
     from ottla.engines.fleet.store import open_store
     from ottla.errors import ConfigError
     from ottla.gateway.settings import CLIENT, Settings
@@ -185,11 +190,6 @@ def _settings(config: Path | None, bootstrap: str | None, security: Security, gi
             open_store(given["group_store"], "gateway").close()
         except ConfigError as error:
             raise UsageError(f"--group-store: {error}") from error
-    if bootstrap is not None:
-        try:
-            parse_bootstrap(bootstrap)
-        except ConfigError as error:
-            raise UsageError(f"--bootstrap: {error}") from error
     changed: dict[str, Any] = {name: given[name] for name in ("http", "ops", "name")}
     changed["spool"] = given["spool"]
     changed["max_record_bytes"] = given["max_record_size"]
@@ -201,10 +201,12 @@ def _settings(config: Path | None, bootstrap: str | None, security: Security, gi
         changed["audit"] = Audit(tier=given["audit_tier"])
     known = {name: value for name, value in changed.items() if value is not None}
     if config is not None:
-        if security != PLAINTEXT:
+        if security != PLAINTEXT or is_profile_given(context):
             raise UsageError("--config has TLS and SASL of the cluster in its table [cluster]: leave the options out")
+        if bootstrap is not None:
+            check_bootstrap(bootstrap, context)
         return replace(read_settings(config, bootstrap=bootstrap, environment=os.environ), **known)
-    access = ClusterAccess(bootstrap=bootstrap or find_bootstrap(), security=security, client_id=CLIENT)
+    access = ClusterAccess(bootstrap=find_bootstrap(context, bootstrap), security=security, client_id=CLIENT)
     return Settings(cluster=access, **known)
 
 
@@ -237,10 +239,12 @@ def _silent(given: dict[str, Any]) -> tuple[DatagramSettings | None, SyslogSetti
     return to_socket, settings
 
 
-def _may_restart(config: Path | None, bootstrap: str | None, security: Security, given: dict[str, Any]) -> bool:
+def _may_restart(
+    context: click.Context, config: Path | None, bootstrap: str | None, security: Security, given: dict[str, Any]
+) -> bool:
     """Whether the settings are still sound; a file that was broken meanwhile is reported."""
     try:
-        _settings(config, bootstrap, security, given)
+        _settings(context, config, bootstrap, security, given)
     except (CommandFailed, ValueError) as error:
         click.echo(f"warning: the settings are not sound any more: {printable(str(error))}", err=True)
         return False

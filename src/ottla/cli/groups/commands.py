@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from ottla.cli.completion.values import complete_groups, complete_topics
 from ottla.cli.errors import UsageError
 from ottla.cli.groups.view import group_dict, group_text, listed_dict, listed_text
 from ottla.cli.options.common import json_option
@@ -71,7 +72,7 @@ def list_groups(admin: Admin, *, internal: bool, as_json: bool) -> None:
 
 
 @groups.command()
-@click.argument("names", nargs=-1, required=True, metavar="GROUP...")
+@click.argument("names", nargs=-1, required=True, metavar="GROUP...", shell_complete=complete_groups)
 @json_option
 @with_admin
 def describe(admin: Admin, *, names: tuple[str, ...], as_json: bool) -> None:
@@ -93,7 +94,7 @@ def describe(admin: Admin, *, names: tuple[str, ...], as_json: bool) -> None:
 
 
 @groups.command()
-@click.argument("name", metavar="GROUP")
+@click.argument("name", metavar="GROUP", shell_complete=complete_groups)
 @to_option("Where to move the offsets", kinds=frozenset(Kind))
 @old_flag("--to-earliest", "--to", "earliest")
 @old_flag("--to-latest", "--to", "latest")
@@ -107,6 +108,7 @@ def describe(admin: Admin, *, names: tuple[str, ...], as_json: bool) -> None:
     multiple=True,
     metavar="TOPIC[:PARTITIONS]",
     callback=parsed(parse_selection),
+    shell_complete=complete_topics,
     help="Only this topic, or partitions of it: clicks:0,2-4. Repeatable.  [default: all with a commit]",
 )
 @click.option("--new", "is_new", is_flag=True, help="Create the group if it does not exist.")
@@ -157,7 +159,7 @@ def reset(
 
 
 @groups.command()
-@click.argument("names", nargs=-1, required=True, metavar="GROUP...")
+@click.argument("names", nargs=-1, required=True, metavar="GROUP...", shell_complete=complete_groups)
 @yes_option
 @dry_run_option
 @json_option

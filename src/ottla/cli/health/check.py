@@ -185,7 +185,7 @@ def _show(verdict: Verdict, *, as_json: bool, show: Callable[[str], None] = clic
     if as_json:
         click.echo(json_text(verdict.to_json()))
         return
-    show(verdict_text(verdict, is_styled=terminal_width() is not None))
+    show(verdict_text(verdict, width=terminal_width()))
 
 
 def _watch(look: _Look, interruption: Interruption, *, every: float, seconds: float | None, as_json: bool) -> Verdict:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from ottla.cli.output.styles import Style, paint, state
 from ottla.cli.output.tables import table
+from ottla.cli.output.wrapping import wrapped
 from ottla.cli.values.quantities import show_duration
 from ottla.operations.health.findings import Finding, Severity, State, Verdict, counted, shown_time
 from ottla.operations.health.probe_tally import BrokerReport, LatencyReport
@@ -17,17 +18,20 @@ _STATES = {State.HEALTHY: Style.GOOD, State.DEGRADED: Style.WARNING, State.UNHEA
 _LINE_END = "\n"
 
 
-def verdict_text(verdict: Verdict, *, show_notes: bool = True, is_styled: bool = False) -> str:
-    """Return the verdict, then each finding with its command below."""
+def verdict_text(verdict: Verdict, *, show_notes: bool = True, width: int | None = None) -> str:
+    """Return the verdict, then each finding with its command below. Without a width, it is not for a terminal."""
+    is_styled = width is not None
     lines = [paint(printable(headline(verdict)), _STATES.get(verdict.state), on=is_styled)]
     shown = [each for each in verdict.findings if show_notes or each.severity is not Severity.NOTE]
     for finding in shown:
-        word = paint(f"{_WORDS[finding.severity]}:", _STYLES[finding.severity], on=is_styled)
+        word = f"{_WORDS[finding.severity]}:"
         reason = printable(f"{finding.reason}{_since(finding, verdict.taken_at)}", keep=_LINE_END)
-        lines.append(f"  {word} {reason}")
+        reason = wrapped(reason, width, indent=4, before=len(word) + 3)
+        lines.append(f"  {paint(word, _STYLES[finding.severity], on=is_styled)} {reason}")
         if finding.command:
             lines.append("    " + paint(printable(finding.command, keep=_LINE_END), Style.STRONG, on=is_styled))
-    lines += [printable(f"  not looked at: {reason}", keep=_LINE_END) for reason in verdict.unseen]
+    unseen = [printable(f"not looked at: {reason}", keep=_LINE_END) for reason in verdict.unseen]
+    lines += ["  " + wrapped(each, width, indent=4, before=2) for each in unseen]
     return "\n".join(lines)
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from ottla.cli.completion.values import complete_groups
 from ottla.cli.errors import UsageError
 from ottla.cli.options.old import old_flag
 from ottla.cli.options.types import parsed
@@ -33,7 +34,7 @@ def _pattern(text: str) -> re.Pattern[str]:
         raise ValueError(f"{text!r} is not a regular expression: {error}") from error
 
 
-groups_argument = click.argument("groups", nargs=-1, metavar="[GROUP...]")
+groups_argument = click.argument("groups", nargs=-1, metavar="[GROUP...]", shell_complete=complete_groups)
 
 
 def reading_options(command: _Command) -> _Command:

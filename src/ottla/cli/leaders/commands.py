@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from ottla.cli.completion.values import complete_topics
 from ottla.cli.errors import CommandFailed
 from ottla.cli.options.common import check_topic, json_option
 from ottla.cli.options.confirmation import dry_run_option
@@ -31,7 +32,7 @@ def leaders() -> None:
 
 
 @leaders.command()
-@click.argument("topics", nargs=-1, metavar="[TOPIC...]", callback=parsed(check_topic))
+@click.argument("topics", nargs=-1, metavar="[TOPIC...]", callback=parsed(check_topic), shell_complete=complete_topics)
 @dry_run_option
 @json_option
 @with_admin

@@ -13,7 +13,6 @@ from ottla.cli.mirror.view import check_text
 from ottla.cli.options.common import json_option
 from ottla.cli.output.json_text import json_text
 from ottla.cli.output.tables import terminal_width
-from ottla.text import printable
 
 
 @click.command()
@@ -47,5 +46,5 @@ def check(context: click.Context, /, file: Path, *, chosen: tuple[str, ...], tim
         click.echo(json_text([each.to_json() for each in shown]))
     else:
         for each in shown:
-            click.echo(printable(check_text(each, width=terminal_width()), keep="\n"))
+            click.echo(check_text(each, width=terminal_width()))
     context.exit(1 if any(each.problems for each in shown) else 0)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from ottla.cli.completion.values import complete_groups
 from ottla.cli.errors import CommandFailed
 from ottla.cli.mirror.links import require_link, require_source
 from ottla.cli.mirror.sides import brief_timeout_option, journal_option, link_name_option, side_option, within
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("patterns", nargs=-1, required=True, metavar="GROUP...")
+@click.argument("patterns", nargs=-1, required=True, metavar="GROUP...", shell_complete=complete_groups)
 @side_option("from")
 @side_option("to")
 @link_name_option

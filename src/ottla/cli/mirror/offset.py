@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from ottla.cli.completion.values import complete_topics
 from ottla.cli.errors import CommandFailed, UsageError
 from ottla.cli.mirror.links import require_link
 from ottla.cli.mirror.sides import brief_timeout_option, journal_option, link_name_option, side_option, within
@@ -28,7 +29,7 @@ def _place(text: str) -> tuple[str, int | None]:
 
 
 @click.command()
-@click.argument("place", metavar="TOPIC[:PARTITION]", callback=parsed(_place))
+@click.argument("place", metavar="TOPIC[:PARTITION]", callback=parsed(_place), shell_complete=complete_topics)
 @click.argument("number", metavar="OFFSET", type=Integer(0))
 @side_option("to")
 @link_name_option

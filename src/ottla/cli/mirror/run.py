@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 from click.core import ParameterSource
 
+from ottla.cli.completion.values import complete_topics
 from ottla.cli.errors import CommandFailed, UsageError
 from ottla.cli.mirror.sides import FILE, journal_option, side_option
 from ottla.cli.mirror.view import Speed, progress_text, report_text, reworded
@@ -58,7 +59,7 @@ def _listener(text: str) -> tuple[str, int]:
 
 
 @click.command()
-@click.argument("topics", nargs=-1, metavar="[TOPIC...]", callback=parsed(_topic))
+@click.argument("topics", nargs=-1, metavar="[TOPIC...]", callback=parsed(_topic), shell_complete=complete_topics)
 @side_option("from", required=False)
 @side_option("to", required=False)
 @follow_option

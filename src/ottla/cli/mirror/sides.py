@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from ottla.cli.completion.values import complete_profile_places
 from ottla.cli.errors import UsageError
 from ottla.cli.options.common import timeout_option
+from ottla.cli.options.profile import access_at, is_profile
 
 if TYPE_CHECKING:
     from ottla.jobs.brokers import Brokers
@@ -58,7 +60,8 @@ def side_option(name: str, *, required: bool = True, note: str = "") -> Callable
             f"--{name}",
             f"{argument}_bootstrap",
             metavar="HOST:PORT,...",
-            help=f"Brokers of the {argument} to connect to first.{note and ' ' + note}",
+            shell_complete=complete_profile_places,
+            help=f"Brokers of the {argument} to connect to first, or profile:NAME.{note and ' ' + note}",
         )(wrapped)
         decorated: _Command = wrapped
         return decorated
@@ -67,12 +70,20 @@ def side_option(name: str, *, required: bool = True, note: str = "") -> Callable
 
 
 def brokers_of(name: str, bootstrap: str | None, file: Path | None) -> Brokers:
-    """Return how to reach a cluster from its options. Raises `UsageError` for an invalid address."""
+    """Return how to reach a cluster from its options.
+
+    Raises `UsageError` for an invalid address, and `ConfigError` for what is wrong with a profile or a file.
+    """
     from ottla.config import parse_bootstrap
     from ottla.errors import ConfigError
     from ottla.jobs.brokers import Brokers
     from ottla.jobs.mirror_file import CLIENT, read_side
 
+    if bootstrap is not None and is_profile(bootstrap):
+        if file is not None:
+            raise UsageError(f"--{name} {bootstrap} and --{name}-config are mutually exclusive: both have the security")
+        addresses, security = access_at(bootstrap)
+        return Brokers(bootstrap=addresses, security=security, client_id=CLIENT)
     if bootstrap is not None:
         try:
             parse_bootstrap(bootstrap)

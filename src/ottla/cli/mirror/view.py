@@ -24,6 +24,7 @@ _SETTING = re.compile(r"\bon_(foreign|lost|target_lost)='(stop|continue)'")
 _RATE_SECONDS = 2.0
 _OLD_SECONDS = 60.0
 """What was published longer ago says nothing about now."""
+_LINE_END = "\n"
 
 
 def reworded(text: str) -> str:
@@ -97,7 +98,7 @@ def report_text(report: MirrorReport) -> str:
 def check_text(check: LinkCheck, *, width: int | None) -> str:
     """Return what a link would do."""
     link = check.link
-    lines = [f"link {link.name}: {link.source_brokers.bootstrap} -> {link.target_brokers.bootstrap}"]
+    lines = [printable(f"link {link.name}: {link.source_brokers.bootstrap} -> {link.target_brokers.bootstrap}")]
     if check.topics:
         rows = []
         for plan in check.topics:
@@ -106,8 +107,11 @@ def check_text(check: LinkCheck, *, width: int | None) -> str:
             rows.append([plan.source, plan.target, str(plan.partitions), there, plan.action or "-", changes or "-"])
         headings = ("topic", "target", "partitions", "there", "action", "settings")
         lines.append(table(headings, rows, width=width, indent=2))
-    lines += [f"  note: {note}" for note in check.notes]
-    lines += [f"  refused: {reworded(problem)}" for problem in check.problems]
+    is_styled = width is not None
+    lines += [printable(f"  note: {note}", keep=_LINE_END) for note in check.notes]
+    for problem in check.problems:
+        refused = paint("refused:", Style.BAD, on=is_styled)
+        lines.append(f"  {refused} {printable(reworded(problem), keep=_LINE_END)}")
     return "\n".join(lines)
 
 

@@ -1,7 +1,8 @@
-"""`--bootstrap`: where a command connects; else OTTLA_BOOTSTRAP, else the local cluster that is running.
+"""`--bootstrap` and `--profile`: where a command connects.
 
-`bootstrap_option` is a decorator for click commands; the command gets `bootstrap`, a checked `HOST:PORT,...`. An
-address that does not come from the command line is announced on stderr.
+`bootstrap_option` is a decorator for click commands; the command gets `bootstrap`, a checked `HOST:PORT,...`. The first
+of these decides: the command line, a profile, OTTLA_BOOTSTRAP, the default profile, the local cluster that is running.
+An address that does not come from the command line is announced on stderr.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from click.core import ParameterSource
 
 from ottla.cli.errors import UsageError
 from ottla.cli.lazy import CLUSTER_PACKAGES, is_installed
+from ottla.cli.options.profile import announce, chosen_profile, profile_option
 from ottla.default_address import DIR_VARIABLE, VARIABLE
 
 if TYPE_CHECKING:
@@ -25,45 +27,62 @@ _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 
 def bootstrap_option(command: _Command) -> _Command:
-    """Give a command the option `--bootstrap` and the argument `bootstrap: str`."""
+    """Give a command the options `--bootstrap` and `--profile`, and the argument `bootstrap: str`."""
     option = click.option(
         "--bootstrap",
         metavar="HOST:PORT,...",
         envvar=VARIABLE,
         show_envvar=True,
         callback=_resolved,
-        help="Brokers to connect to first.  [default: the running local cluster]",
+        help="Brokers to connect to first.  [default: the default profile, the running local cluster]",
     )
-    return option(command)
+    return option(profile_option(command))
 
 
 def _resolved(context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
+    if context.resilient_parsing:
+        return value
+    is_given = context.get_parameter_source("bootstrap") is ParameterSource.COMMANDLINE
+    return _decided(context, value if is_given else None)
+
+
+def find_bootstrap(context: click.Context, given: str | None = None) -> str:
+    """Return the brokers of a command that does not always connect, and announce them. `given` is its `--bootstrap`.
+
+    Raises `UsageError` if there are none.
+    """
+    return _decided(context, given)
+
+
+def _decided(context: click.Context, given: str | None) -> str:
+    profile = chosen_profile(context)
+    named = os.environ.get(VARIABLE)
+    if given is not None:
+        check_bootstrap(given, context)
+    if profile is not None:
+        bootstrap = profile.bootstrap if given is None else given
+        announce(context, profile, bootstrap)
+        return bootstrap
+    if given is not None:
+        return given
+    if named:
+        check_bootstrap(named, context)
+        click.echo(f"using {VARIABLE}={named}", err=True)
+        return named
+    return _running_cluster()
+
+
+def check_bootstrap(value: str, context: click.Context) -> None:
+    """Raise click's error, which names `--bootstrap`, for a text that is no address."""
     from ottla.cli.advice import reword
     from ottla.config import parse_bootstrap
     from ottla.errors import ConfigError
 
-    if context.resilient_parsing:
-        return value
-    if value:
-        try:
-            parse_bootstrap(value)
-        except ConfigError as exc:
-            raise click.BadParameter(reword(str(exc)), context, parameter) from exc
-        if context.get_parameter_source("bootstrap") is ParameterSource.ENVIRONMENT:
-            click.echo(f"using {VARIABLE}={value}", err=True)
-        return value
-    return _running_cluster()
-
-
-def find_bootstrap() -> str:
-    """Return the brokers of the environment or the local cluster, and announce them. Raises `UsageError` without any.
-
-    For a command whose file may name the brokers.
-    """
-    if named := os.environ.get(VARIABLE):
-        click.echo(f"using {VARIABLE}={named}", err=True)
-        return named
-    return _running_cluster()
+    parameter = next((known for known in context.command.params if known.name == "bootstrap"), None)
+    try:
+        parse_bootstrap(value)
+    except ConfigError as exc:
+        raise click.BadParameter(reword(str(exc)), context, parameter) from exc
 
 
 def _running_cluster() -> str:
@@ -84,7 +103,8 @@ def _running_cluster() -> str:
         )
     if chosen is None:
         raise UsageError(
-            f"no brokers: pass --bootstrap HOST:PORT, set {VARIABLE}, or start local ones with 'ottla cluster up'"
+            f"no brokers: pass --bootstrap HOST:PORT or --profile NAME, set {VARIABLE}, or start local ones with"
+            " 'ottla cluster up'"
         )
     name = next(name for name, address in running.items() if address == chosen)
     click.echo(f"using local cluster '{name}' at {chosen}", err=True)

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 import click
 
+from ottla.cli.completion.values import complete_topic_pairs, complete_topics
 from ottla.cli.options.old import old_spelling
 from ottla.cli.options.types import Duration, Integer, Size, parsed
 from ottla.cli.values import places
@@ -29,7 +30,9 @@ def _topics(context: click.Context, parameter: click.Parameter, value: tuple[str
     return tuple(dict.fromkeys(parsed(check_topic)(context, parameter, value)))
 
 
-topics_argument = click.argument("topics", nargs=-1, required=True, metavar="TOPIC...", callback=_topics)
+topics_argument = click.argument(
+    "topics", nargs=-1, required=True, metavar="TOPIC...", callback=_topics, shell_complete=complete_topics
+)
 partition_option = click.option(
     "--partition",
     "partitions",
@@ -88,4 +91,12 @@ def settings_option(text: str, *, example: str) -> Callable[[_Command], _Command
                 raise click.BadParameter(f"write KEY=VALUE, for example {example}", context, parameter)
         return {key.strip(): content.strip() for key, _, content in pairs}
 
-    return click.option("--setting", "settings", multiple=True, callback=parse, metavar="KEY=VALUE", help=text)
+    return click.option(
+        "--setting",
+        "settings",
+        multiple=True,
+        callback=parse,
+        metavar="KEY=VALUE",
+        shell_complete=complete_topic_pairs,
+        help=text,
+    )

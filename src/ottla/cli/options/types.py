@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from ottla.cli.completion.values import GROUP_PREFIX, complete_group_places
 from ottla.cli.values.places import Kind, Place, describe, parse_place
 from ottla.cli.values.quantities import parse_duration, parse_size, show_duration, show_size
 from ottla.cli.values.times import is_relative
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
 
 
 class Integer(click.ParamType[int]):
@@ -98,6 +102,17 @@ class PlaceType(click.ParamType[Any]):
     def description(self) -> str:
         """How these places are written, for help texts."""
         return describe(self.kinds, is_end=self._is_end, is_absolute=self._is_absolute)
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem[str]]:
+        """Return the places that have a name; behind `group:`, the groups of the cluster."""
+        from click.shell_completion import CompletionItem
+
+        if Kind.GROUP in self.kinds and incomplete.startswith(GROUP_PREFIX):
+            names = complete_group_places(ctx, param, incomplete)
+        else:
+            words = {Kind.EARLIEST: "earliest", Kind.LATEST: "latest", Kind.GROUP: GROUP_PREFIX}
+            names = [word for kind, word in words.items() if kind in self.kinds and word.startswith(incomplete)]
+        return [CompletionItem(name) for name in names]
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Place:
         """Return the place."""

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from ottla.cli.output.bars import bar
 from ottla.cli.output.tables import table
+from ottla.cli.output.wrapping import wrapped
 from ottla.cli.values.quantities import show_size
 from ottla.cli.values.rates import show_byte_rate, show_number
 
@@ -67,7 +68,7 @@ def report_text(report: Report, *, width: int | None) -> str:
     lines = [headline(report), table(columns, rows, width=width)]
     for client, ratios in report.ratios().items():
         compared = ", ".join(f"{value:.2f} times {_RATIOS[name]}" for name, value in ratios.items())
-        lines.append(f"ottla has {compared} of {client}")
+        lines.append(wrapped(f"ottla has {compared} of {client}", width, indent=2))
     if any(run.latencies for run in report.runs):
         lines.append(f"latency: {report.latency}")
     lines += [f"{run.client}: {note}" for run in report.runs for note in run.notes]

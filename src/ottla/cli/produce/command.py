@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ottla.cli.completion.values import complete_topics
 from ottla.cli.errors import UsageError
 from ottla.cli.options.bootstrap import bootstrap_option
 from ottla.cli.options.common import check_topic, json_option, timeout_option
@@ -66,7 +67,7 @@ def _endless(context: click.Context, parameter: click.Parameter, value: float) -
 
 
 @click.command()
-@click.argument("topic", callback=parsed(check_topic))
+@click.argument("topic", callback=parsed(check_topic), shell_complete=complete_topics)
 @click.argument("files", nargs=-1, type=click.Path(exists=True, dir_okay=False, readable=True, allow_dash=True))
 @click.option(
     "--format",

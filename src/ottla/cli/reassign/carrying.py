@@ -53,7 +53,7 @@ def show_preview(plan: Plan, found: Survey, throttle: int | str, *, as_json: boo
     if as_json:
         click.echo(json_text({"purpose": plan.purpose, "plan": None if path is None else str(path), **view.to_json()}))
     else:
-        click.echo(printable(preview_text(plan, view, width=terminal_width()), keep=_LINE_END))
+        click.echo(preview_text(plan, view, width=terminal_width()))
 
 
 def ask_and_run(
@@ -113,7 +113,7 @@ def carry_out(
         # Without a terminal there is no live line: a line now and then instead.
         if not live.is_live and time.monotonic() - said[0] >= _LINE_SECONDS:
             said[0] = time.monotonic()
-            live.say(progress_text(progress))
+            live.say(progress_text(progress, has_bar=False))
 
     files = RunFiles(path)
     with (

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from ottla.cli.completion.values import complete_brokers, complete_topics
 from ottla.cli.errors import CommandFailed, UsageError
 from ottla.cli.options.common import check_topic, json_option
 from ottla.cli.options.connection import with_admin
@@ -25,7 +26,15 @@ def _factor(text: str) -> tuple[str, int]:
 
 
 @click.command()
-@click.option("--drain", "drained", type=Integer(0), multiple=True, metavar="ID", help="Empty this broker. Repeatable.")
+@click.option(
+    "--drain",
+    "drained",
+    type=Integer(0),
+    multiple=True,
+    metavar="ID",
+    shell_complete=complete_brokers,
+    help="Empty this broker. Repeatable.",
+)
 @click.option("--repair", is_flag=True, help="Replace the replicas on brokers that are down for good.")
 @click.option("--balance", is_flag=True, help="Even out replicas, those of each topic, and leaders; use new brokers.")
 @click.option(
@@ -37,7 +46,13 @@ def _factor(text: str) -> tuple[str, int]:
     help="Change the replication factor of a topic. Repeatable.",
 )
 @click.option(
-    "--topic", "topics", multiple=True, metavar="TOPIC", callback=parsed(check_topic), help="Only this. Repeatable."
+    "--topic",
+    "topics",
+    multiple=True,
+    metavar="TOPIC",
+    callback=parsed(check_topic),
+    shell_complete=complete_topics,
+    help="Only this. Repeatable.",
 )
 @click.option(
     "--least",

@@ -44,7 +44,7 @@ def status(admin: Admin, *, plan: Path | None, as_json: bool) -> None:
     if as_json:
         click.echo(json_text({"purpose": made.purpose, "is_running": is_running, **progress.to_json()}))
         return
-    click.echo(printable(f"{made.purpose}: {progress_text(progress)}"))
+    click.echo(f"{printable(made.purpose)}: {progress_text(progress)}")
     click.echo("a process on this machine runs it" if is_running else "no process on this machine runs it")
 
 
@@ -81,7 +81,7 @@ def _all_moves(admin: Admin, *, as_json: bool) -> None:
             (str(each.partition), _ids(each.replicas), _ids(each.adding), _ids(each.removing), show_size(left))
             for each, _, left in rows
         ]
-        click.echo(table(("PARTITION", "REPLICAS", "ADDING", "REMOVING", "LEFT"), cells, width=terminal_width()))
+        click.echo(table(("partition", "replicas", "adding", "removing", "left"), cells, width=terminal_width()))
     else:
         click.echo("no replicas move", err=True)
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from ottla.cli.output.bars import bar
 from ottla.cli.output.tables import table
 from ottla.cli.values.quantities import show_duration, show_size
+from ottla.text import printable
 
 if TYPE_CHECKING:
     from ottla.operations.moves import Plan, Progress, Receipt
@@ -18,8 +19,8 @@ _SHOWN = 20
 def preview_text(plan: Plan, view: Preview, *, width: int | None) -> str:
     """Return what a plan would do."""
     if not plan.moves:
-        return f"{plan.purpose}: nothing has to move"
-    lines = [f"{plan.purpose}: {_count(view.partitions, 'partition')} change"]
+        return f"{printable(plan.purpose)}: nothing has to move"
+    lines = [f"{printable(plan.purpose)}: {_count(view.partitions, 'partition')} change"]
     moved = f"  copies {_count(view.moved_replicas, 'replica')}, {show_size(view.moved_bytes)}"
     lines.append(f"{moved}; no plan for this copies fewer than {view.lower_bound:,} replicas")
     if view.removed_replicas:
@@ -30,10 +31,8 @@ def preview_text(plan: Plan, view: Preview, *, width: int | None) -> str:
         rate = f"{show_size(view.rate)}/s of each broker"
         lines.append(f"  takes at least {show_duration(round(view.seconds))} at {rate}: {_busiest(view)}")
     before, after = view.spread(False), view.spread(True)
-    lines.append(
-        f"  replicas per broker: {before[0]:,} to {before[1]:,} before, {after[0]:,} to {after[1]:,} after;"
-        f" fullest broker: {view.fullest(False):.2f} times the mean before, {view.fullest(True):.2f} after"
-    )
+    lines.append(f"  replicas per broker: {before[0]:,} to {before[1]:,} before, {after[0]:,} to {after[1]:,} after")
+    lines.append(f"  fullest broker: {view.fullest(False):.2f} times the mean before, {view.fullest(True):.2f} after")
     changed = [row for row in view.brokers if _is_changed(row)]
     headings = ("broker", "rack", "replicas", "after", "leaders", "after", "bytes", "after", "receives", "sends")
     lines.append(table(headings, [_row(row) for row in changed[:_SHOWN]], width=width, indent=2))
@@ -67,14 +66,13 @@ def _row(row: BrokerChange) -> list[str]:
     ]
 
 
-def progress_text(progress: Progress) -> str:
-    """Return a line about a run."""
+def progress_text(progress: Progress, *, has_bar: bool = True) -> str:
+    """Return a line about a run, with a bar where it is drawn again and again."""
     from ottla.operations.moves.progress import Stage
 
     done, total = progress.count(Stage.DONE), len(progress.stages)
     share = 1 - progress.left_bytes / progress.total_bytes if progress.total_bytes else (done / total if total else 1.0)
     parts = [
-        bar(max(0.0, min(1.0, share))),
         f"{done:,} of {total:,} partitions",
         f"{show_size(progress.left_bytes)} left",
     ]
@@ -92,7 +90,8 @@ def progress_text(progress: Progress) -> str:
         parts.append(f"{changed:,} changed by others")
     if progress.lost:
         parts.append(f"down: {', '.join(map(str, sorted(progress.lost)))}")
-    return ", ".join(parts)
+    text = ", ".join(parts)
+    return f"{bar(max(0.0, min(1.0, share)))}  {text}" if has_bar else text
 
 
 def receipt_text(receipt: Receipt) -> str:

@@ -17,11 +17,10 @@ from typing import Self
 import click
 
 from ottla.cli.output.styles import cut, visible
-from ottla.cli.terminal.screen import has_colors
+from ottla.cli.terminal.screen import CLEAR, has_colors
 from ottla.text import printable
 
 _EVERY_SECONDS = 0.2
-_CLEAR = "\r\x1b[K"
 
 
 class LiveLine:
@@ -46,7 +45,7 @@ class LiveLine:
         self._ended.set()
         if self._thread is not None:
             self._thread.join()
-            self._write(_CLEAR)
+            self._write(CLEAR)
 
     @property
     def is_live(self) -> bool:
@@ -55,14 +54,14 @@ class LiveLine:
 
     def say(self, text: str) -> None:
         """Print a message on its own lines."""
-        clear = _CLEAR if self._thread is not None else ""
+        clear = CLEAR if self._thread is not None else ""
         self._write(clear + printable(text, keep="\n") + "\n")
 
     def _draw(self) -> None:
         while not self._ended.wait(_EVERY_SECONDS):
             width = shutil.get_terminal_size().columns - 1
             status = self._status()
-            self._write(_CLEAR + cut(status if has_colors() else visible(status), width))
+            self._write(CLEAR + cut(status if has_colors() else visible(status), width))
 
     def _write(self, text: str) -> None:
         with self._lock:

@@ -17,6 +17,10 @@ from ottla.cli.output.styles import visible
 _HOME, _END_OF_LINE, _BELOW, _ALL = "\x1b[H", "\x1b[K", "\x1b[J", "\x1b[2J"
 
 
+CLEAR = "\r\x1b[K"
+"""Empties the line at the cursor."""
+
+
 def has_colors() -> bool:
     """Whether text on a terminal may have styles: not with NO_COLOR, and not where the terminal knows none."""
     return not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"

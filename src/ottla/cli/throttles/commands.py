@@ -97,4 +97,4 @@ def _text(found: Found) -> str:
     rows = [(where, setting, value, note) for where, setting, value, note in found.rows()]
     if not rows:
         return "no throttles"
-    return table(("WHERE", "SETTING", "VALUE", "NOTE"), rows, width=terminal_width())
+    return table(("where", "setting", "value", "note"), rows, width=terminal_width())

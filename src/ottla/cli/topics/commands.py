@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from ottla.cli.completion.values import complete_topic_settings, complete_topics
 from ottla.cli.errors import UsageError
 from ottla.cli.options.common import check_topic, json_option, topics_argument
 from ottla.cli.options.confirmation import confirm, dry_run_option, yes_option
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from ottla.admin.settings import Changes, Settings
     from ottla.cli.topics.view import TopicView
 
-_name_argument = click.argument("name", metavar="TOPIC", callback=parsed(check_topic))
+_name_argument = click.argument("name", metavar="TOPIC", callback=parsed(check_topic), shell_complete=complete_topics)
 
 
 @click.group()
@@ -163,7 +164,13 @@ def create(
 @topics.command()
 @_name_argument
 @topic_settings_options
-@click.option("--unset", multiple=True, metavar="KEY", help="Remove this setting from the topic. Repeatable.")
+@click.option(
+    "--unset",
+    multiple=True,
+    metavar="KEY",
+    shell_complete=complete_topic_settings,
+    help="Remove this setting from the topic. Repeatable.",
+)
 @yes_option
 @dry_run_option
 @json_option

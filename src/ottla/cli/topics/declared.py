@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from ottla.cli.completion.values import complete_topics
 from ottla.cli.errors import CommandFailed
 from ottla.cli.options.common import json_option
 from ottla.cli.options.confirmation import confirm, dry_run_option, yes_option
@@ -110,7 +111,7 @@ def apply(
 
 
 @click.command()
-@click.argument("patterns", nargs=-1, metavar="[PATTERN...]")
+@click.argument("patterns", nargs=-1, metavar="[PATTERN...]", shell_complete=complete_topics)
 @click.option(
     "--output", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help="Write to this new file."
 )

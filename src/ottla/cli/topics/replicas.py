@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from ottla.cli.completion.values import complete_topics
 from ottla.cli.errors import CommandFailed
 from ottla.cli.lazy import is_installed
 from ottla.cli.options.common import check_topic, json_option
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("name", metavar="TOPIC", callback=parsed(check_topic))
+@click.argument("name", metavar="TOPIC", callback=parsed(check_topic), shell_complete=complete_topics)
 @click.argument("count", metavar="N", type=Integer(1))
 @throttle_option
 @lost_option

@@ -66,7 +66,7 @@ class TopicView:
 
     def _faults_of_leader(self, partition: Partition) -> Iterator[str]:
         if partition.replicas and partition.leader != partition.replicas[0]:
-            yield f"leader is not the preferred {partition.replicas[0]}"
+            yield f"not led by the preferred {partition.replicas[0]}"
         if self.log(partition) is None:
             yield "the end of the log is unknown at the moment"
 
@@ -171,7 +171,11 @@ def headline(view: TopicView, *, is_styled: bool = False) -> str:
     internal = ", internal" if topic.internal else ""
     holds = f"about {view.records:,} records, {size} on disk"
     name = paint(printable(topic.name), Style.STRONG, on=is_styled)
-    lines = [f"{name}: {counted}, {copies}, {holds}{internal}, id {topic.id}"]
+    lines = [f"{name}: {counted}, {copies}, {holds}{internal}"]
+    if is_styled:  # a line that fits a terminal
+        lines.append(f"  id {topic.id}")
+    else:
+        lines[0] += f", id {topic.id}"
     if view.settings:
         lines.append(f"  {printable(', '.join(_cleanup(view.settings)))}")
     for node, reason in view.away.items():

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
+from ottla.cli.completion.values import complete_groups, complete_topics
 from ottla.cli.errors import UsageError
 from ottla.cli.options.bootstrap import bootstrap_option
 from ottla.cli.options.common import (
@@ -67,6 +68,7 @@ _LAG_SECONDS = 1.0
     multiple=True,
     metavar="TOPIC",
     callback=parsed(check_topic),
+    shell_complete=complete_topics,
     help="Add this topic to the group. Repeatable.  [default: the topics of the group]",
 )
 @group_option
@@ -131,7 +133,10 @@ _LAG_SECONDS = 1.0
     help="If records were deleted before they were read: stop that partition, or continue there.",
 )
 @click.option(
-    "--commit-group", metavar="NAME", help="Keep the offsets of this consumer group up to date with what is done."
+    "--commit-group",
+    metavar="NAME",
+    shell_complete=complete_groups,
+    help="Keep the offsets of this consumer group up to date with what is done.",
 )
 @click.option(
     "--events",

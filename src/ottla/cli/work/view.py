@@ -62,7 +62,7 @@ def _progress(status: GroupStatus, *, is_styled: bool) -> str:
     done, lag = status.counts.offsets, status.lag or 0
     text = bar(done / (done + lag) if done + lag else 1.0, on=is_styled)
     rate = sum(status.history[-_RATES:]) / max(1, len(status.history[-_RATES:]))
-    return f"{text}, {clock(lag / rate)} left" if lag and rate else text
+    return f"{text}  {clock(lag / rate)} left" if rate and lag / rate >= 1 else text
 
 
 def status_dict(status: GroupStatus) -> dict[str, Any]:

@@ -37,6 +37,7 @@ class ConfluentSending:
             {
                 "bootstrap.servers": bootstrap,
                 "acks": workload.acks,
+                "log_level": 3,  # errors: warnings of a coordinator that starts would spoil the live line
                 "enable.idempotence": workload.acks == "all",
                 "compression.type": workload.codec,
                 "linger.ms": workload.linger * 1000,

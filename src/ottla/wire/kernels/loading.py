@@ -19,7 +19,7 @@ from importlib.util import find_spec
 from itertools import takewhile
 from typing import Any
 
-from ottla.wire.kernels import layout
+from ottla.wire.kernels import layout, notices
 from ottla.wire.kernels.calling import CHECKED, INTERPRETED, SOURCES, Kernel, sources
 from ottla.wire.kernels.linking import Image, NotLinkable
 
@@ -37,6 +37,7 @@ def entry(kernel: Kernel) -> Callable[..., Any]:
         image = stored(kernel)
         if image is not None:
             return _function(kernel, image)
+        notices.compiling()
         from ottla.wire.kernels.compiling import compiled
 
         try:
