@@ -16,7 +16,7 @@ from ottla.errors import OttlaError
 
 # After these a cluster is not what its start makes of it.
 _CHANGING = re.compile(
-    r"\bottla (cluster (kill|stop|restart|freeze|thaw|add|down)|reassign|throttles|leaders|brokers)\b|--setting"
+    r"\bottla (cluster (kill|stop|restart|freeze|thaw|add|down)|reassign|throttles|leaders|brokers)\b"
 )
 
 
