@@ -46,6 +46,7 @@ _ONE_SESSION = (
     *(
         "archive",
         "audit",
+        "examples",
         "matrix",
         "mirror",
         "reuse",
