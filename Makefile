@@ -77,7 +77,7 @@ check: $(STAMP)
 	@$(BIN)/mypy --num-workers 2
 	@$(BIN)/lint-imports
 	@$(BIN)/python -m checks
-	@$(BIN)/codespell src tests docs bench checks sitegen screens *.md
+	@$(BIN)/codespell src tests docs bench checks sitegen screens examples *.md
 
 bench: java $(STAMP) warm
 	@$(BIN)/python -m bench wire

@@ -4,6 +4,7 @@ A run archives what is in the topics when it starts, and continues where the las
 killed. Two runs at the same time do no harm. The folder is one that driver and executors reach under the same path,
 and Ottla is installed where they run.
 
+    pip install 'ottla[cluster,spark]' pandas
     ottla cluster up --port 9092 --topic orders:3
     python examples/produce_from_pandas.py examples/data/orders.csv --topic orders --key customer
     spark-submit examples/archive_job.py orders --to lake

@@ -4,6 +4,7 @@ Each row becomes a JSON value, keyed by one of its columns. The file is read in 
 transaction: a load that fails or is killed leaves nothing that readers of committed data see, so run it again. The
 times of the rows stay in the values, because retention deletes records by their timestamps.
 
+    pip install 'ottla[cluster]' pandas
     ottla cluster up --port 9092 --topic orders:3
     python examples/produce_from_pandas.py examples/data/orders.csv --topic orders --key customer
 """

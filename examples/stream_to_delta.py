@@ -4,7 +4,7 @@ Ottla reads the topic and `deltalake` writes the table, both without a jar. The 
 most 64 MB. With the rows it writes the number of the batch into the table's log, so a batch that Spark repeats after a
 crash is left out. Values that are no orders become rows without an order, with the value as it was.
 
-    pip install 'ottla[spark,delta]'
+    pip install 'ottla[cluster,spark,delta]' pandas
     ottla cluster up --port 9092 --topic orders:3
     python examples/produce_from_pandas.py examples/data/orders.csv --topic orders --key customer
     python examples/stream_to_delta.py --topic orders --table orders-table --checkpoint orders-checkpoint --once

@@ -8,12 +8,23 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 
 import ottla
 
 LIMIT = 80.0
+_log = logging.getLogger(__name__)
+
+
+def is_above(limit: float, value: bytes | None) -> bool:
+    """Return whether this is a temperature above the limit. What is no number is a broken sensor, and logged."""
+    try:
+        return float(value or b"") > limit
+    except ValueError:
+        _log.warning("no temperature: %r", value)
+        return False
 
 
 class Alerts:
@@ -29,7 +40,7 @@ class Alerts:
         with self._producer as producer, self._consumer as consumer:
             for records in consumer:
                 for key, value in zip(records["key"].to_pylist(), records["value"].to_pylist(), strict=True):
-                    if float(value) > self._limit:
+                    if is_above(self._limit, value):
                         producer.send("alerts", b"%s degrees" % value, key=key)
                 producer.flush()
                 consumer.commit()

@@ -68,6 +68,13 @@ def test_what_is_too_hot_is_an_alert(fake_kafka: FakeKafka) -> None:
     assert alerts(fake_kafka) == [(b"boiler", b"80.5 degrees"), (b"boiler", b"81 degrees")]
 
 
+def test_a_broken_sensor_holds_up_no_other(fake_kafka: FakeKafka, caplog: pytest.LogCaptureFixture) -> None:
+    measured(fake_kafka, "n/a", "90")
+    with running(fake_kafka):
+        wait_for(lambda: len(alerts(fake_kafka)) == 1)
+    assert "no temperature: b'n/a'" in caplog.text
+
+
 def test_an_alert_survives_a_change_of_leaders(fake_kafka: FakeKafka) -> None:
     fault = fake_kafka.fail("Produce", ErrorCode.not_leader_or_follower, times=3, topic="alerts")
     measured(fake_kafka, "99")

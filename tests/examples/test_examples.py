@@ -214,7 +214,7 @@ def test_the_service_passes_its_tests_with_a_fake_broker(home: Path) -> None:
     line = comments.command("testing/test_alerts.py", "pytest examples")
     # The environment is that of a user: without what makes the programs of this suite begin sooner.
     out = comments.run(f"{line} -q -p no:cacheprovider -W error", bootstrap="nowhere:1", cwd=home, PYTHONPATH="")
-    assert "4 passed" in out
+    assert "5 passed" in out
 
 
 def test_a_mirror_is_checked_record_by_record(hasty: LocalCluster, kafka: LocalCluster, home: Path) -> None:
