@@ -68,7 +68,7 @@ check: $(STAMP)
 	@$(BIN)/mypy --num-workers 2
 	@$(BIN)/lint-imports
 	@$(BIN)/python -m checks
-	@$(BIN)/codespell src tests docs bench checks screens *.md
+	@$(BIN)/codespell src tests docs bench checks examples screens *.md
 
 bench: java $(STAMP) warm
 	@$(BIN)/python -m bench wire

@@ -46,6 +46,7 @@ _ONE_SESSION = (
     *(
         "archive",
         "audit",
+        "examples",
         "matrix",
         "mirror",
         "reuse",
@@ -128,6 +129,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.nodeid.removeprefix("tests/").startswith(_ONLY_IN_SOAKS):
             item.add_marker(pytest.mark.long)
+        if "spark" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.java)
     files = list(dict.fromkeys(_file(item) for item in items))
     busy, waiting = _in_order(files, _BUSY), _in_order(files, _WAITING)
     turns = [file for pair in zip_longest(busy, waiting) for file in pair if file is not None]

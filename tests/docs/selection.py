@@ -21,16 +21,7 @@ MOST_NOT_RUN = 20
 _REASON = "not converted"
 NOT_YET = dict.fromkeys(
     (
-        "docs/archive.md",
-        "docs/audit.md",
-        "docs/fleet.md",
-        "docs/lake.md",
         "docs/migration.md",
-        "docs/mirror.md",
-        "docs/replay.md",
-        "docs/rollup.md",
-        "docs/spark-writing.md",
-        "docs/spark.md",
     ),
     _REASON,
 )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import select
+import socket
 import threading
 from dataclasses import replace
 
@@ -189,6 +191,13 @@ def test_the_state_of_a_link_is_known_while_it_runs_and_afterwards(kafka: LocalC
         assert behind.lag.size_bytes is not None
         assert behind.lag.size_bytes > 0
         assert later.to_json()["lag_records"] == 10
+
+
+def test_a_link_that_is_stopped_while_it_connects_has_not_failed() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        link = link_of(f"127.0.0.1:{silent.getsockname()[1]}", "clicks")
+        (run,) = run_links([link], follow=True, is_stopped=lambda: bool(select.select([silent], [], [], 0)[0]))
+    assert (run.report, run.error, run.is_running) == (None, None, False)
 
 
 def test_a_link_that_does_not_end_in_time_says_so(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -92,6 +92,7 @@ class LinkRun:
         self._events = events
         self._seconds = status_seconds
         self._stopped = threading.Event()
+        self._is_closed_by_stop = False
         self._mirroring: Mirroring | None = None
         self._publisher: _Publisher | None = None
         self._thread = threading.Thread(target=self._run, name=f"ottla-mirror-{link.name}", daemon=True)
@@ -105,6 +106,7 @@ class LinkRun:
         self._stopped.set()
         mirroring = self._mirroring
         if mirroring is not None and not mirroring.lanes():
+            self._is_closed_by_stop = True
             mirroring.close()
 
     def join(self, seconds: float) -> bool:
@@ -144,6 +146,8 @@ class LinkRun:
                 self.error = None
                 break
             except OttlaError as error:
+                if self._is_closed_by_stop:
+                    break  # that its connections were closed is no failure
                 self.error = error
                 failures += 1
                 if not self._follow or not _may_pass(error) or self._stopped.is_set():

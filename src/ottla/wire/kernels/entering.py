@@ -118,12 +118,12 @@ class _Reading:
             return self._array(kind, start, [self._word(owner, layout.SIZE)])
         if kind is ITEMS:
             self._require(self._same(self._word(owner, layout.TYPE), self._identity(list)))
-            return self._array(kind, self._word(owner, layout.ITEMS), [self._word(owner, layout.SIZE)])
+            return self._array(kind, self._word(owner, layout.LIST_ITEMS), [self._word(owner, layout.SIZE)])
         if isinstance(kind, Array):
             return self._checked_array(kind, owner)
         self._require(self._same(self._word(owner, layout.TYPE), self._identity(type(kind))))
         self._require(self._same(self._word(owner, layout.SIZE), _WORD(len(kind))))
-        items = [self._word(owner, layout.ITEMS + i * _WORD_BYTES) for i in range(len(kind))]
+        items = [self._word(owner, layout.TUPLE_ITEMS + i * _WORD_BYTES) for i in range(len(kind))]
         inner = [self._value(field, item) for field, item in zip(kind, items, strict=True)]
         return self._context.make_tuple(self._builder, _numba_type(kind), inner)
 

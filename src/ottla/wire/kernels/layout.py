@@ -18,9 +18,10 @@ import numpy as np
 
 from ottla.wire.kernels.calling import Array
 
-# In an object. The items of a tuple and the content of bytes are in the object itself. A list has the address of its
-# items in the place of the first one.
-TYPE, SIZE, ITEMS, CONTENT = 8, 16, 24, 32
+# In an object. The items of a tuple and the content of bytes are in the object itself; a list has the address of its
+# items. Since CPython 3.14 the hash of a tuple comes before its items.
+TYPE, SIZE, LIST_ITEMS, CONTENT = 8, 16, 24, 32
+TUPLE_ITEMS = tuple.__basicsize__
 # In an array.
 DATA, DIMENSIONS, SHAPE, DTYPE, FLAGS = 16, 24, 32, 56, 64
 IN_ONE_PIECE, ALIGNED, WRITEABLE = 0x1, 0x100, 0x400
@@ -49,7 +50,7 @@ def is_known() -> bool:
     array.flags.writeable = False
     content, pair = b"some bytes", (array, array)
     sequence = [content, array, content]
-    (shape,), (items,) = _read("P", array, SHAPE), _read("P", sequence, ITEMS)
+    (shape,), (items,) = _read("P", array, SHAPE), _read("P", sequence, LIST_ITEMS)
     return (
         _read("P", array, TYPE) == (id(np.ndarray),)
         and _read("P", array, DATA) == (array.ctypes.data,)
@@ -57,7 +58,7 @@ def is_known() -> bool:
         and struct.unpack("2q", ctypes.string_at(shape, 16)) == array.shape
         and _read("P", array, DTYPE) == (id(np.dtype(np.int32)),)
         and _read("i", array, FLAGS)[0] & (IN_ONE_PIECE | ALIGNED | WRITEABLE) == IN_ONE_PIECE | ALIGNED
-        and _read("2P", pair, ITEMS) == (id(array), id(array))
+        and _read("2P", pair, TUPLE_ITEMS) == (id(array), id(array))
         and _read("q", sequence, SIZE) == (len(sequence),)
         and struct.unpack("3P", ctypes.string_at(items, 24)) == tuple(map(id, sequence))
         and _read("P", content, TYPE) == (id(bytes),)

@@ -109,7 +109,7 @@ def _key(kernel: Kernel) -> str:
 def _compiler() -> str:
     """Return a digest of what machine code depends on besides its source."""
     try:
-        parts = [*map(_version, ("numba", "llvmlite")), _processor()]
+        parts = [*map(_version, ("numba", "llvmlite")), _processor(), str(layout.TUPLE_ITEMS)]
     except OSError:
         return ""
     return hashlib.sha256("\0".join([*parts, *(os.environ.get(name, "") for name in _SETTINGS)]).encode()).hexdigest()
