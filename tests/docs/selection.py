@@ -20,9 +20,7 @@ MOST_NOT_RUN = 20
 
 _REASON = "not converted"
 NOT_YET = dict.fromkeys(
-    (
-        "docs/migration.md",
-    ),
+    ("docs/migration.md",),
     _REASON,
 )
 """Pages that are skipped, and why."""
