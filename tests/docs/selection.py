@@ -17,6 +17,3 @@ PAGES = tuple(
 )
 MOST_NOT_RUN = 20
 """How many blocks of all pages together may be marked as not run."""
-
-NOT_YET: dict[str, str] = {}
-"""Pages that are skipped, and why."""

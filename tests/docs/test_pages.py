@@ -11,7 +11,7 @@ from tests.docs.pages import shows_start, starts, steps
 from tests.docs.places import environment
 from tests.docs.ports import Ports
 from tests.docs.running import Failure, PageRun
-from tests.docs.selection import NOT_YET, PAGES, ROOT
+from tests.docs.selection import PAGES, ROOT
 
 from ottla.cluster import LocalCluster
 
@@ -38,13 +38,13 @@ def clusters(state: Path, ports: Ports) -> Iterator[Clusters]:  # ports go back 
     kept.down()
 
 
-def _converted() -> list[str]:
+def _in_order() -> list[str]:
     """Pages that start the same brokers come one after the other."""
-    texts = {page: (ROOT / page).read_text(encoding="utf-8") for page in PAGES if page not in NOT_YET}
+    texts = {page: (ROOT / page).read_text(encoding="utf-8") for page in PAGES}
     return sorted(texts, key=lambda page: (sorted(starts(steps(texts[page])).items()), page))
 
 
-@pytest.mark.parametrize("page", _converted())
+@pytest.mark.parametrize("page", _in_order())
 def test_everything_on_a_page_works(page: str, tmp_path: Path, state: Path, clusters: Clusters, ports: Ports) -> None:
     text = ports.replaced((ROOT / page).read_text(encoding="utf-8"))
     taken = steps(text)
