@@ -38,7 +38,13 @@ if TYPE_CHECKING:
     shell_complete=complete_profile_places,
     help="Brokers of the tier that should have the same, or profile:NAME.",
 )
-@click.option("--right-topic", metavar="TOPIC", callback=parsed(check_topic), help="The topic's name on the right.")
+@click.option(
+    "--right-topic",
+    metavar="TOPIC",
+    callback=parsed(check_topic),
+    shell_complete=complete_topics,
+    help="The topic's name on the right.",
+)
 @window_options
 @bucket_option
 @any_partition_option

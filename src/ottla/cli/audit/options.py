@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 import click
 
+from ottla.cli.completion.values import complete_topics
 from ottla.cli.errors import UsageError
 from ottla.cli.options.types import Duration, parsed
 from ottla.cli.values.times import parse_time
@@ -74,6 +75,7 @@ event_time_option = click.option(
 audit_topic_option = click.option(
     "--audit-topic",
     metavar="TOPIC",
+    shell_complete=complete_topics,
     default="ottla-audit",
     show_default=True,
     help="The topic with the tallies.",

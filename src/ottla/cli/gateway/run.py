@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
+from ottla.cli.completion.values import complete_topics
 from ottla.cli.errors import CommandFailed, UsageError
 from ottla.cli.gateway.handover import given_sockets, notify, restart
 from ottla.cli.options.profile import is_profile_given, profile_option_if
@@ -74,7 +75,9 @@ def _syslog_place(text: str) -> SyslogPlace:
     callback=parsed(_syslog_place),
     help="Take syslog there: udp:[HOST:]PORT, tcp:[HOST:]PORT or unix:PATH. Repeatable; TLS and rules need --config.",
 )
-@click.option("--syslog-topic", metavar="TOPIC", help="Of syslog messages.  [default: syslog]")
+@click.option(
+    "--syslog-topic", metavar="TOPIC", shell_complete=complete_topics, help="Of syslog messages.  [default: syslog]"
+)
 @click.option(
     "--spool",
     type=click.Path(file_okay=False, path_type=Path),

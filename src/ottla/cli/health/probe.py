@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from ottla.cli.completion.values import complete_topics
 from ottla.cli.health.check import WRONG, ignore_option, transaction_age_option
 from ottla.cli.health.connecting import cluster_of
 from ottla.cli.options.bootstrap import bootstrap_option
@@ -60,6 +61,7 @@ def _listener(text: str) -> tuple[str, int]:
 )
 @click.option(
     "--topic",
+    shell_complete=complete_topics,
     default="ottla-probe",
     show_default=True,
     metavar="TOPIC",

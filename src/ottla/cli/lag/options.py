@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from ottla.cli.completion.values import complete_groups
+from ottla.cli.completion.values import complete_groups, complete_topics
 from ottla.cli.errors import UsageError
 from ottla.cli.options.old import old_flag
 from ottla.cli.options.types import parsed
@@ -61,6 +61,7 @@ def reading_options(command: _Command) -> _Command:
             ),
             click.option(
                 "--journal",
+                shell_complete=complete_topics,
                 default="ottla-mirror",
                 show_default=True,
                 metavar="TOPIC",

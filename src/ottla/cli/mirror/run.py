@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 from click.core import ParameterSource
 
-from ottla.cli.completion.values import complete_topics
+from ottla.cli.completion.values import complete_groups, complete_topics
 from ottla.cli.errors import CommandFailed, UsageError
 from ottla.cli.mirror.sides import FILE, journal_option, side_option
 from ottla.cli.mirror.view import Speed, progress_text, report_text, reworded
@@ -75,17 +75,23 @@ def _listener(text: str) -> tuple[str, int]:
 @click.option("--on-target-lost", type=_ACTION, help="If the target lost mirrored records.  [default: stop it]")
 @click.option("--rate", metavar="BYTES/s", callback=parsed(_rate), help="Limit the bytes per second, such as 10MB/s.")
 @click.option(
-    "--groups", multiple=True, metavar="PATTERN", help="Translate the offsets of these consumer groups. Repeatable."
+    "--groups",
+    multiple=True,
+    metavar="PATTERN",
+    shell_complete=complete_groups,
+    help="Translate the offsets of these consumer groups. Repeatable.",
 )
 @click.option(
     "--isolate",
     "isolated",
+    shell_complete=complete_topics,
     multiple=True,
     metavar="TOPIC",
     help="Give this topic, or pattern, threads and memory of its own. Repeatable.",
 )
 @click.option(
     "--exclude",
+    shell_complete=complete_topics,
     multiple=True,
     metavar="PATTERN",
     help="Leave out topics that a pattern of TOPIC matches. Repeatable; MirrorMaker's own topics are always left out.",

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from ottla.cli.completion.values import complete_profile_places
+from ottla.cli.completion.values import complete_profile_places, complete_topics
 from ottla.cli.errors import UsageError
 from ottla.cli.options.common import timeout_option
 from ottla.cli.options.profile import access_at, is_profile
@@ -30,6 +30,7 @@ link_name_option = click.option(
 )
 journal_option = click.option(
     "--journal",
+    shell_complete=complete_topics,
     default="ottla-mirror",
     show_default=True,
     metavar="TOPIC",

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from ottla.cli.completion.values import complete_topics
 from ottla.cli.errors import UsageError
 from ottla.cli.options.common import json_option
 from ottla.cli.options.confirmation import confirm, dry_run_option, yes_option
@@ -56,7 +57,7 @@ def errors() -> None:
 
 
 @errors.command("list")
-@click.option("--topic", metavar="TOPIC", help="Only units of this topic.")
+@click.option("--topic", metavar="TOPIC", shell_complete=complete_topics, help="Only units of this topic.")
 @json_option
 @with_store
 def list_errors(*, store: Store, group: str, topic: str | None, as_json: bool) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ottla.cli.completion.values import complete_topics
 from ottla.cli.errors import UsageError
 from ottla.cli.options.common import check_topic, json_option, partition_option
 from ottla.cli.options.confirmation import confirm, dry_run_option, yes_option
@@ -25,7 +26,9 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.option("--topic", metavar="TOPIC", callback=parsed(check_topic), help="The topic to reset.")
+@click.option(
+    "--topic", metavar="TOPIC", callback=parsed(check_topic), shell_complete=complete_topics, help="The topic to reset."
+)
 @partition_option
 @to_option("Where to move the positions", kinds=STARTS)
 @click.option(

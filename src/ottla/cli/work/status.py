@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from ottla.cli.completion.values import complete_topics
 from ottla.cli.errors import UsageError
 from ottla.cli.options.common import json_option
 from ottla.cli.options.connection import with_admin
@@ -67,7 +68,7 @@ def status(context: click.Context, /, admin: Admin, *, store: Store, group: str,
 @click.command()
 @click.option("--waiting", is_flag=True, help="Only waiting units.")
 @click.option("--out", is_flag=True, help="Only units in flight.")
-@click.option("--topic", metavar="TOPIC", help="Only units of this topic.")
+@click.option("--topic", metavar="TOPIC", shell_complete=complete_topics, help="Only units of this topic.")
 @click.option("--limit", type=Integer(1), default=100, show_default=True, help="Show at most N units.")
 @json_option
 @with_store
