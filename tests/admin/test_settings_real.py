@@ -34,6 +34,14 @@ def topic(admin: Admin) -> Iterator[str]:
     admin.delete_topics(NAME)
 
 
+def test_topics_that_were_deleted_meanwhile_keep_nobody_from_the_settings_of_others(admin: Admin, topic: str) -> None:
+    assert admin.visible_settings([topic, "admin-settings-gone"]) == admin.settings(topic)
+    assert admin.visible_settings(["admin-settings-gone"]) == {}
+    with pytest.raises(BrokerError) as caught:
+        admin.settings([topic, "admin-settings-gone"])
+    assert caught.value.code is ErrorCode.unknown_topic_or_partition
+
+
 def test_settings_tell_value_source_type_and_what_they_would_be_otherwise(admin: Admin, topic: str) -> None:
     settings = admin.settings(topic)[topic]
     assert list(settings) == sorted(settings)

@@ -71,7 +71,8 @@ def test_a_file_is_applied_reported_and_then_differs_in_nothing(
         settings = { retention.ms = "6s" }
         """,
     )
-    assert _run(kafka, "diff", path).exit_code == 3
+    after = _run(kafka, "diff", path)
+    assert after.exit_code == 3, after.stderr
     dry = _run(kafka, "apply", path, "--dry-run")
     assert dry.exit_code == 0
     assert "oslo.declared" not in admin.topic_names()
@@ -108,7 +109,8 @@ def test_nothing_is_lost_without_its_option(
     assert "needs --delete-settings" in held.stdout
     present = admin.settings("declared-kept")["declared-kept"]
     assert {name: present[name].value for name in own} == own
-    assert _run(kafka, "diff", path).exit_code == 3
+    after = _run(kafka, "diff", path)
+    assert after.exit_code == 3, after.stderr
     done = _run(kafka, "apply", path, "--yes", "--allow-data-loss", "--delete-settings")
     assert done.exit_code == 0, done.stderr
     present = admin.settings("declared-kept")["declared-kept"]
@@ -184,6 +186,27 @@ def test_one_thing_that_is_wrong_keeps_the_whole_file_from_being_applied(
     assert "declared-good" not in admin.topic_names()
 
 
+def test_a_topic_that_is_deleted_while_topics_are_read_is_left_out(
+    kafka: LocalCluster, admin: Admin, tmp_path: Path, remove: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    remove += ["declared-stays", "declared-goes"]
+    for name in remove:
+        admin.create_topic(name, replicas=1)
+    path = _file(admin, tmp_path, "[topics.declared-stays]\nreplicas = 1")
+    listed = Admin.describe_topics
+
+    def deleting(self: Admin, *arguments: Any, **options: Any) -> Any:
+        topics = listed(self, *arguments, **options)
+        if "declared-goes" in admin.topic_names():
+            admin.delete_topics("declared-goes")
+        return topics
+
+    monkeypatch.setattr(Admin, "describe_topics", deleting)
+    result = _run(kafka, "diff", path)
+    assert result.exit_code == 0, result.stderr
+    assert "declared-goes" not in result.stdout
+
+
 def test_a_file_for_another_cluster_is_refused(kafka: LocalCluster, admin: Admin, tmp_path: Path) -> None:
     path = tmp_path / "topics.toml"
     path.write_text('cluster = "elsewhere"\n[topics.declared-other]\n')
@@ -203,4 +226,5 @@ def test_a_change_of_replicas_is_left_to_the_command_for_it(
     result = _run(kafka, "apply", path, "--yes")
     assert result.exit_code == 0
     assert "'ottla topics replicas' changes it" in result.stdout
-    assert _run(kafka, "diff", path).exit_code == 3
+    after = _run(kafka, "diff", path)
+    assert after.exit_code == 3, after.stderr

@@ -263,6 +263,21 @@ class Admin:
             deadline=self.cluster.deadline(timeout),
         )
 
+    def visible_settings(self, names: Collection[str], *, timeout: float | None = None) -> dict[str, Settings]:
+        """Return `settings`, without the topics that have been deleted meanwhile."""
+        deadline = self.cluster.deadline(timeout)
+        known = self.cluster.call(
+            AnyBroker(),
+            lambda version_of: settings.build_describe(version_of, names),
+            check=settings.read_describe_known,
+            what="describing the settings of topics",
+            deadline=deadline,
+        )
+        # A topic that this broker does not know is a new one, if it is still listed.
+        missing = known.keys() ^ {*names}
+        present = missing and missing & self.cluster.metadata(None, deadline=deadline).topics.keys()
+        return known | self.settings(present, timeout=deadline.remaining()) if present else known
+
     def alter_settings(
         self, topic: str, changes: Changes, *, apply: Apply = Apply.NOW, timeout: float | None = None
     ) -> None:

@@ -124,11 +124,22 @@ def build_describe(
 
 def read_describe(response: Any) -> dict[str, Settings]:
     """Return the settings of each topic, sorted by name. Raises a topic's `BrokerError`."""
-    for result in response.results:
-        if result.error_code is not ErrorCode.none:
-            what = f"describing the settings of topic {result.resource_name}"
-            raise BrokerError(result.error_code, what, result.error_message)
-    return {result.resource_name: _sorted(_setting(row) for row in result.configs) for result in response.results}
+    return {result.resource_name: _of_topic(result) for result in response.results}
+
+
+def read_describe_known(response: Any) -> dict[str, Settings]:
+    """Return the settings of each topic that the broker knows. Raises a topic's `BrokerError` for any other reason."""
+    unknown = ErrorCode.unknown_topic_or_partition
+    return {
+        result.resource_name: _of_topic(result) for result in response.results if result.error_code is not unknown
+    }
+
+
+def _of_topic(result: Any) -> Settings:
+    if result.error_code is not ErrorCode.none:
+        what = f"describing the settings of topic {result.resource_name}"
+        raise BrokerError(result.error_code, what, result.error_message)
+    return _sorted(_setting(row) for row in result.configs)
 
 
 def from_created(configs: Iterable[Any] | None) -> Settings:

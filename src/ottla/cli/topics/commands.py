@@ -310,7 +310,7 @@ def _visible_settings(admin: Admin, names: Collection[str]) -> dict[str, Setting
     from ottla.errors import ErrorCode
 
     try:
-        return admin.settings(names)
+        return admin.visible_settings(names)
     except BrokerError as error:
         if error.code is not ErrorCode.topic_authorization_failed:
             raise

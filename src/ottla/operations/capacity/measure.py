@@ -60,10 +60,10 @@ def look(admin: Admin, *, now: float, topics: Sequence[str] | None = None) -> Lo
         raise InputError("the cluster has no topics to measure")
     names = [topic.name for topic in described]
     partitions = [TopicPartition(topic.name, part.index) for topic in described for part in topic.partitions]
-    settings = admin.settings(names)
+    settings = admin.visible_settings(names)
     sizes = admin.replica_sizes(names)
     retention, compacted = {}, set()
-    for name in names:
+    for name in settings:
         policy = settings[name].get(_POLICY)
         if policy is not None and policy.value is not None and "delete" not in policy.value.split(","):
             compacted.add(name)

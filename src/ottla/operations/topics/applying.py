@@ -48,10 +48,11 @@ def live_topics(admin: Admin, patterns: Collection[str] = ()) -> list[LiveTopic]
     names = [topic.name for topic in found]
     settings = {}
     for start in range(0, len(names), _AT_ONCE):
-        settings.update(admin.settings(names[start : start + _AT_ONCE]))
+        settings.update(admin.visible_settings(names[start : start + _AT_ONCE]))
     return [
-        LiveTopic(topic.name, len(topic.partitions), topic.replicas, settings.get(topic.name, {}), is_internal(topic))
+        LiveTopic(topic.name, len(topic.partitions), topic.replicas, settings[topic.name], is_internal(topic))
         for topic in found
+        if topic.name in settings  # not deleted meanwhile
     ]
 
 
