@@ -130,9 +130,7 @@ def read_describe(response: Any) -> dict[str, Settings]:
 def read_describe_known(response: Any) -> dict[str, Settings]:
     """Return the settings of each topic that the broker knows. Raises a topic's `BrokerError` for any other reason."""
     unknown = ErrorCode.unknown_topic_or_partition
-    return {
-        result.resource_name: _of_topic(result) for result in response.results if result.error_code is not unknown
-    }
+    return {result.resource_name: _of_topic(result) for result in response.results if result.error_code is not unknown}
 
 
 def _of_topic(result: Any) -> Settings:
