@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import logging
 import socket
@@ -21,7 +22,7 @@ from ottla.gateway.access.rates import Buckets, Rates
 from ottla.gateway.access.rules import ANONYMOUS, Rule, Verb, is_allowed
 from ottla.gateway.access.secrets import Hashed, hash_secret, line_of, new_token, parse_secrets
 from ottla.gateway.http.guard import Connection
-from ottla.gateway.http.problems import Problem
+from ottla.gateway.http.problems import Problem, check_share
 from ottla.gateway.settings import Listen, parse_listen
 from ottla.gateway.tls import ServerTls
 
@@ -124,6 +125,56 @@ def test_a_secret_is_verified_once_and_wrong_guesses_are_slowed_down(
         assert found[-1] == 429
         assert checks <= 13
         assert statuses(exchange(plain.port, _request(_basic("billing", _SECRET)))) == [200]
+
+
+def test_right_logins_that_come_together_are_no_guesses(secrets: dict[str, Hashed]) -> None:
+    gate = Gate(Access(secrets=secrets, needs_login=True))
+    headers = {b"authorization": _basic("billing", _SECRET).encode()}
+
+    async def log_in_together() -> list[str]:
+        return await asyncio.gather(*(gate.identify(Connection("10.0.0.1"), headers) for _ in range(40)))
+
+    try:
+        assert asyncio.run(log_in_together()) == ["billing"] * 40
+    finally:
+        gate.close()
+
+
+def test_a_client_that_goes_away_while_its_login_is_verified_leaves_the_others_theirs(
+    secrets: dict[str, Hashed],
+) -> None:
+    gate = Gate(Access(secrets=secrets, needs_login=True))
+    headers = {b"authorization": _basic("billing", _SECRET).encode()}
+
+    async def log_in_twice() -> str:
+        first = asyncio.ensure_future(gate.identify(Connection("10.0.0.1"), headers))
+        second = asyncio.ensure_future(gate.identify(Connection("10.0.0.2"), headers))
+        await asyncio.sleep(0)
+        first.cancel()
+        return await second
+
+    try:
+        assert asyncio.run(log_in_twice()) == "billing"
+    finally:
+        gate.close()
+
+
+def test_who_guesses_keeps_no_other_login_of_that_address_out(secrets: dict[str, Hashed]) -> None:
+    with plain_listener(access=Access(secrets=secrets, needs_login=True)) as plain:
+        found = [statuses(exchange(plain.port, _request(_basic(f"nobody{n}", "guess"))))[0] for n in range(14)]
+        assert found[-1] == 429, "names that do not exist count together"
+        assert statuses(exchange(plain.port, _request(_basic("billing", _SECRET)))) == [200]
+
+
+def test_one_login_leaves_the_last_quarter_of_places_to_others() -> None:
+    check_share(["ann"] * 74, "ann", 100, "streams")
+    with pytest.raises(Problem, match="ann has 75 of 100 streams") as caught:
+        check_share(["ann"] * 75, "ann", 100, "streams")
+    assert (caught.value.status, caught.value.limit) == (429, "streams")
+    check_share(["ann"] * 75, "bob", 100, "streams")
+    check_share(["ann"] * 40 + ["bob"] * 40, "ann", 100, "streams")
+    check_share([ANONYMOUS] * 99, ANONYMOUS, 100, "streams")
+    check_share([], "ann", 1, "streams")
 
 
 def test_a_certificate_is_a_login(tmp_path: Path) -> None:

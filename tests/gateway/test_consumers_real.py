@@ -315,9 +315,12 @@ def _login(name: str) -> str:
 def test_an_instance_is_one_login_s_alone_and_ends_when_it_is_not_used(hasty: LocalCluster) -> None:
     topic, other = _topic(hasty, "logins", 3), _topic(hasty, "logins-other", 3)
     access = Access(
-        secrets={name: hash_secret(f"{name}-secret".encode()) for name in ("ann", "bob")},
+        secrets={name: hash_secret(f"{name}-secret".encode()) for name in ("ann", "bob", "pen")},
         needs_login=True,
-        rules=(Rule(("ann", "bob"), (topic,), frozenset({Verb.CONSUME})),),
+        rules=(
+            Rule(("ann", "bob"), (topic,), frozenset({Verb.CONSUME})),
+            Rule(("pen",), (topic,), frozenset({Verb.PRODUCE})),
+        ),
     )
     limits = Limits(consumers=2, consumer_idle_seconds=1.0)
     where = {"base_uri": "https://kafka.example/rest"}
@@ -328,6 +331,8 @@ def test_an_instance_is_one_login_s_alone_and_ends_when_it_is_not_used(hasty: Lo
             answer = ask(ann.port, method, ann.path + what, Authorization=_login("bob"))
             assert (answer.status, answer.json["error_code"]) == (404, 40403)
         assert ask(ann.port, "DELETE", ann.path).status == 401
+        none = ask(ann.port, "POST", f"/consumers/{topic}", Authorization=_login("pen"))
+        assert (none.status, none.json["error_code"]) == (403, 40301), "who may read nothing takes no place"
         bob = Instance(running, topic, login=_login("bob"), name="mine")  # a name of his own
         full = ask(ann.port, "POST", f"/consumers/{topic}", Authorization=_login("bob"))
         assert (full.status, full.json["limit"]) == (503, "consumers")

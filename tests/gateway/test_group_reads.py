@@ -175,6 +175,13 @@ def test_groups_are_apart_and_keep_their_terms(kafka: LocalCluster, running: Gat
     assert (other.status, other.json["error_code"]) == (409, 40905)
     lease = fetch(running, topic, group="third").json["lease"]
     assert say(running, topic, "acknowledge", "other", lease=lease).status == 409, "a lease belongs to its group"
+    assert say(running, topic, "acknowledge", "third", lease=lease).status == 204
+    assert say(running, topic, "acknowledge", "other", lease=lease).status == 409, "also when it was acknowledged there"
+    assert say(running, topic, "extend", "nobody", lease=lease).status == 409
+    unknown = ask(port_of(running), "GET", f"/v1/groups/nobody/topics/{topic}")
+    assert (unknown.status, unknown.json["error_code"]) == (404, 40406)
+    first = fetch(running, topic, "lease_seconds=9&max_wait_ms=20000", group="nobody")
+    assert first.status == 200, "looking created no group, so that this one decides its terms"
     for query in ("lease_seconds=0", "lease_seconds=1e3", "ordered=yes", "start=never", "max_attempts=0", "group=a"):
         assert fetch(running, topic, query).status == 400, query
     assert fetch(running, topic, group="a%20b").status == 400

@@ -24,6 +24,7 @@ from ottla.gateway.access.gate import Access
 from ottla.gateway.access.rates import Rates
 from ottla.gateway.access.rules import Rule, Verb
 from ottla.gateway.http.limits import Limits
+from ottla.gateway.reading.places import Cursor
 from ottla.gateway.running import Gateway
 
 pytestmark = pytest.mark.broker
@@ -220,6 +221,7 @@ def test_wrong_parameters_are_refused(kafka: LocalCluster, running: Gateway) -> 
         assert (answer.status, answer.json["error_code"]) == (400, 400), (query, answer)
     for query in ("until=never", "from=yesterday", "cursor=abc", "offset=1", "from=latest&cursor=a"):
         assert _read(running, topic, query, partition=None).status == 400, query
+    assert _read(running, topic, "offset=9223372036854775806").json["error_code"] == 41601
     assert _read(running, topic, partition=1).json["error_code"] == 40402
     assert ask(port_of(running), "GET", f"/v1/topics/{topic}/partitions/x/records").json["error_code"] == 40402
     assert _read(running, "gateway-no-such-topic").json["error_code"] == 40401
@@ -230,6 +232,7 @@ WRONG = [
     "offset=1.5",
     "offset=",
     "offset=99999999999999999999",
+    "offset=9223372036854775807",
     "offset=%D9%A1",
     "offset=1&timestamp=1",
     "offset=1&offset=2",
@@ -271,6 +274,20 @@ def test_rules_and_rates_apply(kafka: LocalCluster) -> None:
         refused = _read(running, topic)
         assert (refused.status, refused.json["limit"]) == (429, "bytes_per_second")
         assert int(refused.headers["retry-after"]) > 1
+
+
+def test_a_cursor_leads_to_no_other_topic_than_the_one_that_was_asked_for(kafka: LocalCluster) -> None:
+    open_topic, closed = new_topic(kafka.bootstrap, "read-open"), new_topic(kafka.bootstrap, "read-closed")
+    with Producer(kafka.bootstrap) as producer, Admin(kafka.bootstrap) as admin:
+        producer.send(closed, b"not for everybody").result()
+        topic_id = admin.cluster.metadata([closed]).topics[closed].id
+    cursor = Cursor(topic_id, {0: 0}, {}).text()
+    rules = (Rule(("*",), (open_topic,), frozenset({Verb.CONSUME})),)
+    with gateway(kafka.bootstrap, access=Access(rules=rules)) as running:
+        for query in ("", "&stream=true", "&max_wait_ms=100"):
+            for partition in (0, None):
+                answer = _read(running, open_topic, f"cursor={cursor}{query}", partition=partition)
+                assert (answer.status, answer.json["error_code"]) == (410, 41002), (query, partition)
 
 
 def test_a_slow_client_and_a_full_memory_hurt_no_other(kafka: LocalCluster) -> None:

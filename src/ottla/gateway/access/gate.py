@@ -1,7 +1,7 @@
 """Decides who sends a request, and whether they may: what HTTP asks before it reads a body.
 
 Credentials, topic and verb come in; an identity goes out, or a `Problem`. Secrets are verified in a few threads and
-remembered for a while under a keyed digest; nothing here logs them. Wrong guesses are limited by address.
+remembered for a while under a keyed digest; nothing here logs them. Wrong guesses are limited by address and login.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from ottla.gateway.access.rates import Buckets, Rates
-from ottla.gateway.access.rules import ANONYMOUS, EVERYTHING, Rule, Verb, is_allowed
+from ottla.gateway.access.rules import ANONYMOUS, EVERYTHING, Rule, Verb, is_allowed, is_allowed_somewhere
 from ottla.gateway.access.secrets import Hashed, hash_secret
 from ottla.gateway.http.guard import Connection
 from ottla.gateway.http.problems import Problem
@@ -58,6 +58,8 @@ class Gate:
         self._threads: ThreadPoolExecutor | None = None
         self._key = os.urandom(32)
         self._verified: OrderedDict[bytes, tuple[str, float]] = OrderedDict()
+        self._verifying: dict[bytes, asyncio.Future[bool]] = {}
+        """Credentials that are being verified: requests that bring the same ones wait for one result."""
         self._guesses = Buckets(_GUESSES_PER_SECOND, burst=_GUESSES_AT_ONCE)
         rates = access.rates
         self._requests = None if rates.requests is None else Buckets(rates.requests)
@@ -106,6 +108,10 @@ class Gate:
             self._decisions[identity, verb, topic] = decision
         return decision
 
+    def may_somewhere(self, identity: str, verb: Verb) -> bool:
+        """Whether a rule allows it with any topic."""
+        return is_allowed_somewhere(self._access.rules, identity, verb)
+
     def charge(self, connection: Connection, identity: str, size_bytes: int) -> None:
         """Count a request against the rates of its client. Raises `Problem` 429."""
         if self._requests is None and self._bytes is None:
@@ -150,22 +156,35 @@ class Gate:
         known = self._verified.get(digest)
         if known is not None and known[1] > now:
             return known[0]
-        wait = self._guesses.take(connection.address, 1.0, now)
-        if wait:
-            raise Problem(429, "too many logins of this address", limit="logins", retry_after=math.ceil(wait))
-        hashed = self._access.secrets.get(name, self._no_identity)
-        if self._threads is None:
-            self._threads = ThreadPoolExecutor(_VERIFYING_THREADS, "ottla-gateway-verify")
-        is_right = hashed is not None and await asyncio.get_running_loop().run_in_executor(
-            self._threads, hashed.matches, secret
-        )
-        if not is_right or name not in self._access.secrets:
+        verifying = self._verifying.get(digest)
+        if verifying is None:
+            # By name, too: who guesses for one login, or for names that do not exist, keeps no other login out.
+            guesser = f"{connection.address} {name if name in self._access.secrets else ''}"
+            wait = self._guesses.take(guesser, 1.0, now)
+            if wait:
+                raise Problem(429, "too many wrong logins", limit="logins", retry_after=math.ceil(wait))
+            verifying = asyncio.ensure_future(self._is_right(name, secret, guesser))
+            self._verifying[digest] = verifying
+            verifying.add_done_callback(lambda _: self._verifying.pop(digest))
+        if not await asyncio.shield(verifying):  # one client that goes away leaves the others their result
             raise Problem(401, "wrong name or secret", code=40101)
-        self._guesses.give_back(connection.address, 1.0)
         self._verified[digest] = (name, now + _REMEMBER_SECONDS)
         if len(self._verified) > _MOST_REMEMBERED:
             self._verified.popitem(last=False)
         return name
+
+    async def _is_right(self, name: str, secret: bytes, guesser: str) -> bool:
+        """Verify a secret on a thread. A right one is no guess."""
+        hashed = self._access.secrets.get(name, self._no_identity)
+        if self._threads is None:
+            self._threads = ThreadPoolExecutor(_VERIFYING_THREADS, "ottla-gateway-verify")
+        matches = hashed is not None and await asyncio.get_running_loop().run_in_executor(
+            self._threads, hashed.matches, secret
+        )
+        if not matches or name not in self._access.secrets:
+            return False
+        self._guesses.give_back(guesser, 1.0)
+        return True
 
 
 def _client(connection: Connection, identity: str) -> str:

@@ -64,3 +64,8 @@ def parse_verb(text: str) -> Verb:
 def is_allowed(rules: Sequence[Rule], identity: str, verb: Verb, topic: str) -> bool:
     """Whether any rule allows it."""
     return any(rule.allows(identity, verb, topic) for rule in rules)
+
+
+def is_allowed_somewhere(rules: Sequence[Rule], identity: str, verb: Verb) -> bool:
+    """Whether any rule allows it with any topic."""
+    return any(verb in rule.verbs and any(fnmatchcase(identity, pattern) for pattern in rule.who) for rule in rules)

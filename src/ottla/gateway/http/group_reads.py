@@ -25,7 +25,7 @@ from ottla.gateway.http.reading import FORMS, Reading, accepted, whole
 from ottla.gateway.http.reads import SIZES, body_of, when
 from ottla.gateway.http.request import Answer, ClientGone, Request, as_json
 from ottla.gateway.reading import tokens
-from ottla.gateway.reading.groups import Group, Groups, Terms, Unit, partitions_of
+from ottla.gateway.reading.groups import Group, Groups, Terms, Unit, full_name, partitions_of
 from ottla.gateway.reading.tokens import Token
 
 T = TypeVar("T")
@@ -50,8 +50,8 @@ class GroupReads:
         self._reading = reading
         self._groups = groups
         self._threads = ThreadPoolExecutor(_THREADS, "ottla-gateway-groups")
-        self._ended: OrderedDict[str, int] = OrderedDict()
-        """Leases that were acknowledged here: a client that did not get the answer asks again."""
+        self._ended: OrderedDict[tuple[str, str], int] = OrderedDict()
+        """Leases that were acknowledged here, with their groups: a client that did not get the answer asks again."""
 
     async def fetch(self, request: Request, group: str, topic: str) -> Answer:
         """`POST /v1/groups/{group}/topics/{topic}/fetch`."""
@@ -60,7 +60,7 @@ class GroupReads:
         refuse_unknown(query, _FETCH)
         kind = accepted(request, *FORMS)
         wish = reading.wish(query)
-        found = await self._open(group, topic, _terms(query))
+        found = await self._open(request, group, topic, _terms(query))
         with ExitStack() as held:
             ticket = await reading.hold(wish.size)
             held.callback(ticket.free)
@@ -98,12 +98,13 @@ class GroupReads:
         upto = token.reached if lease.upto is None else lease.upto
         if not token.unit.start <= upto <= token.reached:
             raise Problem(400, f"upto is {upto}; accepted are {token.unit.start} to {token.reached}")
-        if self._ended.get(lease.lease) == upto:
+        ended = (full_name(group, topic), lease.lease)
+        if self._ended.get(ended) == upto:
             return Answer(204)
-        found = await self._open(group, topic, Terms())
-        if not await self._run(partial(self._groups.acknowledge, found, token, upto)):
+        found = await self._find(group, topic)
+        if found is None or not await self._run(partial(self._groups.acknowledge, found, token, upto)):
             raise _expired()
-        self._ended[lease.lease] = upto
+        self._ended[ended] = upto
         if len(self._ended) > _MOST_ENDED:
             self._ended.popitem(last=False)
         return Answer(204)
@@ -111,23 +112,25 @@ class GroupReads:
     async def release(self, request: Request, group: str, topic: str) -> Answer:
         """`POST /v1/groups/{group}/topics/{topic}/release`."""
         lease, token = await self._lease(request, topic)
-        found = await self._open(group, topic, Terms())
-        if not await self._run(partial(self._groups.release, found, token, lease.failed)):
+        found = await self._find(group, topic)
+        if found is None or not await self._run(partial(self._groups.release, found, token, lease.failed)):
             raise _expired()
         return Answer(204)
 
     async def extend(self, request: Request, group: str, topic: str) -> Answer:
         """`POST /v1/groups/{group}/topics/{topic}/extend`."""
         _, token = await self._lease(request, topic)
-        found = await self._open(group, topic, Terms())
-        if not await self._run(partial(self._groups.extend, found, token)):
+        found = await self._find(group, topic)
+        if found is None or not await self._run(partial(self._groups.extend, found, token)):
             raise _expired()
         return as_json({"lease_seconds": found.charter.lease_seconds})
 
     async def state(self, request: Request, group: str, topic: str) -> Answer:
         """`GET /v1/groups/{group}/topics/{topic}`."""
         self._reading.admit(request, topic)
-        found = await self._open(group, topic, Terms())
+        found = await self._find(group, topic)
+        if found is None:
+            raise Problem(404, f"no group {group!r} on topic {topic!r}: the first fetch creates it", code=40406)
         snapshot, failures = await self._run(partial(self._groups.look, found))
         charter = found.charter
         return as_json(
@@ -166,10 +169,17 @@ class GroupReads:
         self._threads.shutdown(wait=False, cancel_futures=True)
         self._groups.close()
 
-    async def _open(self, group: str, topic: str, terms: Terms) -> Group:
+    async def _open(self, request: Request, group: str, topic: str, terms: Terms) -> Group:
+        """Return a group, created if it is new."""
         _check_name(group)
         await self._reading.directory.require(topic)
-        return await self._run(partial(self._groups.open, group, topic, terms))
+        return await self._run(partial(self._groups.open, group, topic, terms, request.identity))
+
+    async def _find(self, group: str, topic: str) -> Group | None:
+        """Return a group that exists, None for any other."""
+        _check_name(group)
+        await self._reading.directory.require(topic)
+        return await self._run(partial(self._groups.find, group, topic))
 
     async def _next(self, request: Request, group: Group, take: Callable[[], Unit | None], until: float) -> Unit | None:
         """Return the next unit, None if none comes in time. Raises `ClientGone`; then nothing stays leased."""

@@ -5,7 +5,7 @@ Errors come in, `Problem` values go out. Texts name limits, topics and places in
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from http import HTTPStatus
 
 import msgspec
@@ -23,10 +23,12 @@ from ottla.errors import (
     RecordTooLarge,
     SpoolFull,
 )
+from ottla.gateway.access.rules import ANONYMOUS
 from ottla.text import printable
 
 _LONGEST_TEXT = 300
 _RETRY_SECONDS = 1
+_SHARED_PART = 0.75
 
 
 class Problem(Exception):
@@ -116,6 +118,19 @@ def _gone(status: int, code: int, text: str, *, lost: tuple[int, int], begin: in
 def unavailable(text: str, *, limit: str = "") -> Problem:
     """Return the answer for something that a later attempt may get. Nothing was written."""
     return Problem(503, text, code=50302, limit=limit, retry_after=_RETRY_SECONDS)
+
+
+def check_share(owners: Collection[str], identity: str, most: int, limit: str) -> None:
+    """Raise `Problem` 429 for a login that has most of what is nearly used up, so that others find a place.
+
+    `owners` has the identity behind each place that is taken, `most` is how many there are.
+    """
+    if identity == ANONYMOUS or len(owners) < most * _SHARED_PART:
+        return
+    own = sum(each == identity for each in owners)
+    if own * 2 > len(owners):
+        text = f"{identity} has {own} of {most} {limit}: the last quarter is for others"
+        raise Problem(429, text, limit=limit, retry_after=_RETRY_SECONDS)
 
 
 def unknown_outcome(text: str) -> Problem:

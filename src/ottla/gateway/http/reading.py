@@ -26,7 +26,8 @@ from ottla.gateway.reading.streams import STOP
 from ottla.model import Isolation
 
 _SMALLEST = 1
-_LARGEST_OFFSET = (1 << 63) - 1
+_LARGEST_OFFSET = (1 << 63) - 2
+"""The next number stands for the end of a log."""
 _OVERHEAD = 3
 """An answer and what it is made of take about this many times the size of its records."""
 
@@ -50,8 +51,8 @@ class Reading:
         self.gate = gate
         self.limits = limits
         self.counters = counters
-        self.ends: set[asyncio.Future[str]] = set()
-        """Streams that are open: each ends when its future is done."""
+        self.ends: dict[asyncio.Future[str], str] = {}
+        """Streams that are open, and whose: each ends when its future is done."""
         self._loop: asyncio.AbstractEventLoop | None = None
 
     @property

@@ -51,6 +51,8 @@ class RestConsumers:
     async def create(self, request: Request, group: str) -> Answer:
         """`POST /consumers/{group}`."""
         self._admit(request)
+        if not self._reading.gate.may_somewhere(request.identity, Verb.CONSUME):
+            raise Problem(403, f"{request.identity} may consume no topic: no rule allows it", code=40301)
         body = await _body(request)
         name, terms = bodies.read_terms(body, longest_wait=self._reading.limits.read_wait_seconds)
         try:

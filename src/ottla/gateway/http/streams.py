@@ -14,7 +14,7 @@ from functools import partial
 
 from ottla.gateway.http.app import failure
 from ottla.gateway.http.bodies import NDJSON
-from ottla.gateway.http.problems import Problem, unavailable
+from ottla.gateway.http.problems import Problem, check_share, unavailable
 from ottla.gateway.http.reading import FORMS, Reading, Wish, accepted
 from ottla.gateway.http.request import Answer, Request, Send
 from ottla.gateway.reading.frames import EVENTS, Events, Frames, Lines
@@ -82,11 +82,12 @@ class Streams:
             raise _stopping()
         if len(reading.ends) >= reading.limits.streams:
             raise unavailable(f"{reading.limits.streams} streams are open", limit="streams")
+        check_share(reading.ends.values(), request.identity, reading.limits.streams, "streams")
         end: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         lost = partial(_finish, end)
-        reading.ends.add(end)
+        reading.ends[end] = request.identity
         request.connection.on_lost.add(lost)
-        held.callback(reading.ends.discard, end)
+        held.callback(reading.ends.pop, end, None)
         held.callback(request.connection.on_lost.discard, lost)
         return end
 

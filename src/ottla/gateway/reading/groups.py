@@ -23,7 +23,8 @@ from ottla.engines.fleet.planning import Units
 from ottla.engines.fleet.store import Store, open_store
 from ottla.engines.fleet.units import Charter, Failure, Grant, Snapshot
 from ottla.errors import BrokerError, ErrorCode, FleetConflict, OttlaError
-from ottla.gateway.http.problems import Problem, unavailable
+from ottla.gateway.access.rules import ANONYMOUS
+from ottla.gateway.http.problems import Problem, check_share, unavailable
 from ottla.gateway.reading.log_reader import LogReader, Place, Size, Taken
 from ottla.gateway.reading.tokens import Token
 from ottla.model import Isolation, OffsetRange
@@ -63,6 +64,8 @@ class Group:
     charter: Charter
     holder: str
     used_at: float
+    identity: str = ""
+    """Who opened it here."""
     topic_id: UUID | None = None
     numbers: int = 0
     lock: threading.Lock = field(default_factory=threading.Lock)
@@ -84,8 +87,23 @@ class Groups:
     def __len__(self) -> int:
         return len(self._groups)
 
-    def open(self, group: str, topic: str, terms: Terms) -> Group:
-        """Return a group, and create it if it is new. Raises `Problem` if it was created on other terms."""
+    def find(self, group: str, topic: str) -> Group | None:
+        """Return a group that exists in the store, None for any other."""
+        name = full_name(group, topic)
+        if name not in self._groups:
+            store = self._open_store(name)
+            try:
+                if not store.exists():
+                    return None
+            finally:
+                store.close()
+        return self.open(group, topic, Terms(), ANONYMOUS)
+
+    def open(self, group: str, topic: str, terms: Terms, identity: str) -> Group:
+        """Return a group, and create it if it is new.
+
+        Raises `Problem` if it was created on other terms, or if there are too many, of `identity` or altogether.
+        """
         name = full_name(group, topic)
         with self._lock:
             found = self._groups.get(name)
@@ -93,7 +111,9 @@ class Groups:
                 self._end_idle()
                 if len(self._groups) >= self._most:
                     raise unavailable(f"{self._most} groups are in use", limit="groups")
+                check_share([each.identity for each in self._groups.values()], identity, self._most, "groups")
                 found = self._groups[name] = self._begin(name, topic, terms)
+                found.identity = identity
             found.used_at = time.monotonic()
         _check_terms(found.charter, terms, group)
         return found

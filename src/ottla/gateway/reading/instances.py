@@ -24,7 +24,7 @@ from ottla.consume.options import GroupOptions
 from ottla.events import Event
 from ottla.events.reads import RangeLost
 from ottla.fetch.options import Fetching
-from ottla.gateway.http.problems import Problem, unavailable
+from ottla.gateway.http.problems import Problem, check_share, unavailable
 from ottla.gateway.reading.instance import Instance, Terms
 from ottla.net.access import ClusterAccess
 
@@ -98,6 +98,7 @@ class Instances:
             raise Problem(409, f"group {key.group!r} has a consumer instance {key.name!r} already", code=40902)
         if len(self._held) >= self._most:
             raise unavailable(f"{self._most} consumer instances are in use", limit="consumers")
+        check_share([each.identity for each in self._held], key.identity, self._most, "consumers")
         held = self._held[key] = Held(Instance(key.group, key.name, terms, self._connect), time.monotonic())
         if self._keeping is None or self._keeping.done():
             self._keeping = asyncio.ensure_future(self._keep())

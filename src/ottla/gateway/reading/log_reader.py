@@ -138,8 +138,13 @@ class LogReader:
         tp = cursor.tp
         if cursor.is_over:
             return True
+        known = self._partition_of(tp, deadline)
         if cursor.topic_id is None or place.topic_id is None:
-            cursor.topic_id = self._partition_of(tp, deadline).id
+            cursor.topic_id = known.id
+        elif known.id != place.topic_id:
+            # Fetch goes by id, and rules by name: the id of a client's cursor must not lead to another topic.
+            self.cluster.forget([tp.topic])
+            self.topic(tp.topic, topic_id=place.topic_id, deadline=deadline)
         taken.topic_id = cursor.topic_id
         fetched, body = self._fetch(cursor, size, isolation, deadline)
         scanned = scan(body, [fetched.span])[0] if len(body) >= _SCANNED_BYTES and len(fetched.records) else None
