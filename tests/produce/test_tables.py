@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import pickle
+import threading
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -13,9 +14,10 @@ import pandas as pd  # type: ignore[import-untyped]
 import polars as pl
 import pyarrow as pa
 import pytest
+from tests.waiting import eventually
 
-from ottla import Batching, Buffering
-from ottla.errors import BufferFull, ErrorCode, InputError, NotDelivered, RecordTooLarge, StreamFailed
+from ottla import Batching, Buffering, Oversize, Producer
+from ottla.errors import BufferFull, ErrorCode, InputError, NotDelivered, OttlaError, RecordTooLarge, StreamFailed
 from ottla.testing import FakeKafka
 
 from .producer.stand import SOON, new, stuck, values
@@ -251,6 +253,68 @@ def test_the_rows_of_a_stream_that_failed_are_named(kafka: FakeKafka) -> None:
     rows = list(itertools.chain.from_iterable(part.rows.tolist() for part in decided))
     assert len(rows) == sum(failed) == 150
     assert sorted(numbers(kafka) + rows) == list(range(10_000))
+
+
+def closed_while_it_waits(kafka: FakeKafka, send: Callable[[Producer], object]) -> OttlaError:
+    """What sending raises whose producer is closed while the buffer is full."""
+    stuck(kafka)
+    producer = new(kafka, buffering=Buffering(bytes=9 << 20, wait=SOON))
+    raised: list[OttlaError] = []
+
+    def run() -> None:
+        try:
+            send(producer)
+        except OttlaError as error:
+            raised.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    eventually(lambda: producer._budget.waiting, "the call waits for room")
+    with pytest.raises(NotDelivered):
+        producer.close(0.01)
+    thread.join(SOON)
+    return raised[0]
+
+
+def test_whatever_stops_a_stream_within_a_batch_says_how_many_rows_were_accepted(kafka: FakeKafka) -> None:
+    batches = [numbered(0), numbered(100, 30_000)]
+    error = closed_while_it_waits(
+        kafka, lambda producer: producer.send_table("t", pa.RecordBatchReader.from_batches(SCHEMA, batches))
+    )
+    assert isinstance(error, StreamFailed)
+    assert "this producer was closed" in str(error.cause)
+    assert 100 < error.accepted < 30_100
+    assert error.rest is not None
+    assert error.rest.read_all()["value"][0].as_py() == b"%d " % error.accepted + PADDING
+
+
+def test_whatever_stops_a_table_or_list_says_how_many_rows_were_accepted(kafka: FakeKafka) -> None:
+    rows = numbered(0, 30_000)
+    error = closed_while_it_waits(kafka, lambda producer: producer.send_table("t", rows))
+    assert 0 < error.accepted < 30_000
+    error = closed_while_it_waits(kafka, lambda producer: producer.send_many("t", rows["value"].to_pylist()))
+    assert 0 < error.accepted < 30_000
+
+
+def damaged() -> pa.RecordBatch:
+    """A batch whose dictionary lacks an entry."""
+    codes, pages = pa.array([0, 7], pa.int32()), pa.array([b"home"])
+    return pa.record_batch({"value": pa.DictionaryArray.from_arrays(codes, pages, safe=False)})
+
+
+def test_errors_of_other_libraries_and_of_the_programs_functions_stop_a_stream_too(kafka: FakeKafka) -> None:
+    def refuse(record: Oversize) -> None:
+        raise ValueError("no place for it")
+
+    good = pa.record_batch({"value": pa.array([b"home"]).dictionary_encode()})
+    large = pa.record_batch({"value": pa.array([bytes(5000)]).dictionary_encode()})
+    with new(kafka, max_record_bytes=2000, on_oversize=refuse) as producer:
+        for bad, text in ((damaged(), "column value is damaged"), (large, "ValueError: no place for it")):
+            with pytest.raises(StreamFailed, match=f"after 2 rows, which were accepted: {text}") as stopped:
+                producer.send_table("t", pa.RecordBatchReader.from_batches(good.schema, [good, good, bad, good]))
+            assert stopped.value.accepted == 2
+            assert stopped.value.rest is not None
+            assert [batch.num_rows for batch in stopped.value.rest] == [bad.num_rows, 1]
 
 
 def test_the_error_of_a_stream_can_leave_its_process() -> None:

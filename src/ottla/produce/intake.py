@@ -313,7 +313,7 @@ class Intake:
         self._serials = itertools.count(1)
         self._chunks: dict[int, Chunk] = {}
         """Chunks that were not handed over yet, by serial number."""
-        self._handed: deque[Chunk | Handover] = deque()
+        self._handed: deque[Chunk | tuple[Handover, ...]] = deque()
         self._records: dict[str, int] = {}
         """The size of the next chunk in records, by topic."""
         self._shut: OttlaError | None = None
@@ -347,25 +347,28 @@ class Intake:
             return Delivery(chunk.shipment, index)
         return self.put(chunk.topic, value, key=key, extras=None, usable=usable)
 
-    def hand_over(self, handover: Handover) -> None:
-        """Hand over rows of one call, behind the records that the thread has put before."""
-        columns = handover.columns
-        handover.held_bytes = columns.data_bytes + columns.count * _RECORD_BYTES
-        chunk = self.open.get(handover.topic)
-        while chunk is not None:
-            self._close(chunk)
-            chunk = chunk.successors[0] if chunk.successors else None
-        self._handed.append(handover)
+    def hand_over(self, *handovers: Handover) -> None:
+        """Hand over rows of one call, behind the records that the thread has put before. All are accepted, or none."""
+        held_bytes = 0
+        for handover in handovers:
+            columns = handover.columns
+            handover.held_bytes = columns.data_bytes + columns.count * _RECORD_BYTES
+            held_bytes += handover.held_bytes
+            chunk = self.open.get(handover.topic)
+            while chunk is not None:
+                self._close(chunk)
+                chunk = chunk.successors[0] if chunk.successors else None
+        self._handed.append(handovers)
         if (
             self._shut is not None
         ):  # checked after appending: either we see the shutdown, or the last `take` sees the rows
             try:
-                self._handed.remove(handover)
+                self._handed.remove(handovers)
             except ValueError:
                 pass  # they were taken and have their outcome
             else:
                 raise copied(self._shut)
-        self._budget.add(handover.held_bytes)
+        self._budget.add(held_bytes)
         self._wake()
 
     def wait_for_room(self, usable: Callable[[], None]) -> None:
@@ -386,8 +389,9 @@ class Intake:
         taken: list[Handover] = []
         while self._handed:
             item = self._handed.popleft()
-            handover = item if isinstance(item, Handover) else self._as_handover(item)
-            if handover is not None:
+            if isinstance(item, tuple):
+                taken += item
+            elif (handover := self._as_handover(item)) is not None:
                 taken.append(handover)
         return taken, next_due
 

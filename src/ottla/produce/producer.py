@@ -21,7 +21,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from ottla.config import PLAINTEXT, Retry, Security, Timeouts, check_kind
-from ottla.errors import BufferFull, ConfigError, OttlaError, RecordTooLarge, UsedAfterFork, copied
+from ottla.errors import ConfigError, OttlaError, RecordTooLarge, UsedAfterFork, copied
 from ottla.net.awaiting import awaitable
 from ottla.net.context import Bootstrap, ClientContext, Sinks
 from ottla.net.deadline import Deadline
@@ -268,7 +268,7 @@ class Producer:
     def send_many(self, topic: str, items: Iterable[Item]) -> BulkDelivery:
         """Send `items`, a list of values and `(key, value)` pairs, mixed.
 
-        Raises like `send`. `BufferFull.accepted` is the number of items that were taken over before.
+        Raises like `send`. `accepted` of what it raises is the number of items that were taken over before.
         """
         self._ensure_started(topic)
         checks.items(items)
@@ -284,8 +284,8 @@ class Producer:
         """Send the rows of `table`: anything with `__arrow_c_stream__`, as of pyarrow, polars, pandas and DuckDB.
 
         It has a column `value`, and optionally `key`, `headers`, `timestamp` and `partition`; with `topic=None` also
-        `topic`. Raises like `send`, and `InputError` for other columns. `BufferFull.accepted` is the number of rows
-        that were taken over before. What is not in memory is read batch by batch, as room becomes free; the call
+        `topic`. Raises like `send`, and `InputError` for other columns. `accepted` of what it raises is the number of
+        rows that were taken over before. What is not in memory is read batch by batch, as room becomes free; the call
         raises `StreamFailed` if that stops early, which it also does when it notices that a record was not delivered.
         """
         opened = tables.opened(table)
@@ -510,7 +510,7 @@ class Producer:
         return router.custom(keys, values, partitions.count, explicit=explicit)
 
     def _hand_in(self, all_rows: list[checks.Rows], *, first: int = 0) -> list[Shipment]:
-        """Hand rows in slice by slice, all topics at once: if the buffer gets full, the first rows were taken over.
+        """Hand rows in slice by slice, all topics at once: what is raised has in `accepted` how many were taken over.
 
         `first` is the number of the first row in the call.
         """
@@ -518,17 +518,23 @@ class Producer:
         for part, pieces in checks.slices(all_rows, _SLICE_BYTES):
             try:
                 self._intake.wait_for_room(self._check_open)
-            except BufferFull as error:
-                error.accepted = part.start
+                shipments += self._hand_over(pieces, first)
+            except Exception as error:
+                vars(error)["accepted"] = part.start
                 raise
-            for rows in pieces:
-                shipment = Shipment(rows.topic)
-                shipment.count = rows.columns.count
-                shipment.numbers = checks.shifted(rows.numbers, first)
-                times = time.monotonic(), time.time()
-                self._intake.hand_over(Handover(rows.topic, shipment, rows.columns, rows.partitions, *times))
-                shipments.append(shipment)
         return shipments
+
+    def _hand_over(self, pieces: list[checks.Rows], first: int) -> list[Shipment]:
+        """Hand over the rows of a slice, all of them or none."""
+        now, created = time.monotonic(), time.time()
+        handovers: list[Handover] = []
+        for rows in pieces:
+            shipment = Shipment(rows.topic)
+            shipment.count = rows.columns.count
+            shipment.numbers = checks.shifted(rows.numbers, first)
+            handovers.append(Handover(rows.topic, shipment, rows.columns, rows.partitions, now, created))
+        self._intake.hand_over(*handovers)
+        return [handover.shipment for handover in handovers]
 
     def _without_oversize(self, rows: checks.Rows, noun: str, *, first: int = 0) -> checks.Rows:
         """Raises `RecordTooLarge` if a row is too large, or hands such rows to `on_oversize` and returns the rest."""

@@ -126,15 +126,16 @@ def sent_stream(
             return delivery
         rows = pa.Table.from_batches([batch])
         try:
-            failure = delivery.add(send(rows, accepted))
-        except OttlaError as error:
-            taken = error.accepted if isinstance(error, BufferFull) else 0
-            if not accepted and not isinstance(error, BufferFull):
+            shipments = send(rows, accepted)
+        except Exception as error:  # of the program's own functions, too
+            taken: int = getattr(error, "accepted", 0)
+            if not accepted + taken and not isinstance(error, BufferFull):
                 raise
             rest = pa.RecordBatchReader.from_batches(
                 stream.schema, itertools.chain(rows.slice(taken).to_batches(), stream)
             )
-            raise StreamFailed(str(error), accepted=accepted + taken, cause=error, rest=rest) from error
+            raise StreamFailed(_text(error), accepted=accepted + taken, cause=error, rest=rest) from error
+        failure = delivery.add(shipments)
         accepted += rows.num_rows
         if failure is not None and stops:
             raise StreamFailed(str(failure), accepted=accepted, cause=failure, rest=stream)

@@ -288,6 +288,8 @@ def _binary(name: str, array: pa.Array) -> BinaryIn:
         try:
             # Arrow cannot look up views, which Polars has in its categories.
             return _binary(name, without_views(array).dictionary_decode())
+        except pa.ArrowIndexError as error:
+            raise InputError(f"column {name} is damaged: {error}") from error
         except pa.ArrowInvalid as error:
             raise _too_large(name) from error
     # Views have no contiguous data, and fixed-size binaries have no offsets.
