@@ -222,7 +222,8 @@ def test_rows_that_are_too_large_are_found_and_left_out() -> None:
     large = checks.oversize_rows(columns, 450)
     assert [row for row, _ in large] == [1, 3]
     explicit = np.arange(5, dtype=np.int32)
-    rows = checks.without(checks.Rows("t", columns, explicit, range(5)), [row for row, _ in large])
+    whole = checks.Rows("t", columns, explicit, range(5), tuple(large))
+    rows = checks.without_oversize(whole)
     kept, partitions = rows.columns, rows.partitions
     assert list(rows.numbers) == [0, 2, 4]
     assert as_arrow(kept, now_ms=0).column("value").to_pylist() == [b"a", bytes(400), b"e"]
@@ -230,6 +231,9 @@ def test_rows_that_are_too_large_are_found_and_left_out() -> None:
     assert partitions is not None
     assert partitions.tolist() == [0, 2, 4]
     assert checks.row(columns, 3) == (bytes(600), None)
+    part = whole.within(range(2, 5))
+    assert checks.row(part.columns, part.index_of(3)) == (bytes(600), None)
+    assert list(checks.without_oversize(part).numbers) == [2, 4]
 
 
 @pytest.mark.parametrize("count", [1, 7, 1000])
@@ -253,7 +257,8 @@ def test_slices_go_through_all_topics_at_once(seed: int) -> None:
     for topic, rows, numbers in checks.by_topic(None, pa.table({"topic": names, "value": values})):
         explicit = np.asarray(numbers, np.int32)
         kept = checks.Rows(topic, checks.columns(rows)[0], explicit, numbers)
-        all_rows.append(checks.without(kept, [0]) if chance.random() < 0.5 else kept)
+        first = kept._replace(oversize=((int(numbers[0]), 300),))
+        all_rows.append(checks.without_oversize(first) if chance.random() < 0.5 else kept)
     reached = 0
     seen: list[int] = []
     for part, pieces in checks.slices(all_rows, 3000):

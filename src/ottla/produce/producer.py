@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from datetime import datetime
+from operator import itemgetter
 from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING
 
@@ -278,7 +279,7 @@ class Producer:
             batch = as_arrow(columns, now_ms=0)
             explicit = self._custom_partitions(topic, batch.column("key"), batch.column("value"), None)
         rows = checks.Rows(topic, columns, explicit, range(columns.count))
-        return BulkDelivery(self._hand_in([self._without_oversize(rows, "item")]))
+        return BulkDelivery(self._hand_in([self._with_oversize(rows, "item")]))
 
     def send_table(self, topic: str | None, table: ArrowTable) -> BulkDelivery:
         """Send the rows of `table`: anything with `__arrow_c_stream__`, as of pyarrow, polars, pandas and DuckDB.
@@ -499,7 +500,7 @@ class Producer:
         if self._topics.settings(topic).partitioner is not None:
             keys = table.column("key") if "key" in table.schema.names else None
             explicit = self._custom_partitions(topic, keys, table.column("value"), explicit)
-        return self._without_oversize(checks.Rows(topic, columns, explicit, numbers), "row", first=first)
+        return self._with_oversize(checks.Rows(topic, columns, explicit, numbers), "row", first=first)
 
     def _custom_partitions(
         self, topic: str, keys: pa.Array | None, values: pa.Array, explicit: npt.NDArray[np.int32] | None
@@ -515,13 +516,20 @@ class Producer:
         `first` is the number of the first row in the call.
         """
         shipments: list[Shipment] = []
-        for part, pieces in checks.slices(all_rows, _SLICE_BYTES):
-            try:
+        accepted = 0
+        try:
+            for part, pieces in checks.slices(all_rows, _SLICE_BYTES):
                 self._intake.wait_for_room(self._check_open)
-                shipments += self._hand_over(pieces, first)
-            except Exception as error:
-                vars(error)["accepted"] = part.start
-                raise
+                stop, error = self._divert(pieces)
+                if error is not None:  # those before it were diverted, and must not be diverted again
+                    pieces = [rows.within(range(part.start, stop)) for rows in pieces]
+                shipments += self._hand_over([checks.without_oversize(rows) for rows in pieces], first)
+                accepted = part.stop if error is None else stop
+                if error is not None:
+                    raise error
+        except Exception as error:
+            vars(error)["accepted"] = accepted
+            raise
         return shipments
 
     def _hand_over(self, pieces: list[checks.Rows], first: int) -> list[Shipment]:
@@ -529,29 +537,40 @@ class Producer:
         now, created = time.monotonic(), time.time()
         handovers: list[Handover] = []
         for rows in pieces:
+            if not rows.columns.count:
+                continue  # all of them were diverted
             shipment = Shipment(rows.topic)
             shipment.count = rows.columns.count
             shipment.numbers = checks.shifted(rows.numbers, first)
             handovers.append(Handover(rows.topic, shipment, rows.columns, rows.partitions, now, created))
-        self._intake.hand_over(*handovers)
+        if handovers:
+            self._intake.hand_over(*handovers)
         return [handover.shipment for handover in handovers]
 
-    def _without_oversize(self, rows: checks.Rows, noun: str, *, first: int = 0) -> checks.Rows:
-        """Raises `RecordTooLarge` if a row is too large, or hands such rows to `on_oversize` and returns the rest."""
+    def _with_oversize(self, rows: checks.Rows, noun: str, *, first: int = 0) -> checks.Rows:
+        """Note which rows are too large. Raises `RecordTooLarge` if there is one and no `on_oversize`."""
         settings = self._topics.settings(rows.topic)
         limit = settings.max_record_bytes
         if checks.most_bytes(rows.columns) <= limit:
             return rows
-        large = checks.oversize_rows(rows.columns, limit)
-        if not large:
-            return rows
-        if settings.on_oversize is None:
-            index, size = large[0]
-            raise RecordTooLarge(f"{noun} {first + rows.numbers[index]}", size_bytes=size, limit_bytes=limit)
-        for index, size in large:
-            key, value = checks.row(rows.columns, index)
-            settings.on_oversize(Oversize(rows.topic, key, value, size, limit))
-        return checks.without(rows, [index for index, _ in large])
+        large = [(int(rows.numbers[index]), size) for index, size in checks.oversize_rows(rows.columns, limit)]
+        if large and settings.on_oversize is None:
+            number, size = large[0]
+            raise RecordTooLarge(f"{noun} {first + number}", size_bytes=size, limit_bytes=limit)
+        return rows._replace(oversize=tuple(large))
+
+    def _divert(self, pieces: list[checks.Rows]) -> tuple[int, Exception | None]:
+        """Hand the oversize rows of a slice to `on_oversize`. Returns before which row it raised, if it did."""
+        large = [(number, size, rows) for rows in pieces for number, size in rows.oversize]
+        for number, size, rows in sorted(large, key=itemgetter(0)):
+            settings = self._topics.settings(rows.topic)
+            assert settings.on_oversize is not None
+            key, value = checks.row(rows.columns, rows.index_of(number))
+            try:
+                settings.on_oversize(Oversize(rows.topic, key, value, size, settings.max_record_bytes))
+            except Exception as error:
+                return number, error
+        return -1, None
 
     # State
 
