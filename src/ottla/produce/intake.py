@@ -281,6 +281,8 @@ class Handover:
     created: float
     """Seconds since 1970: the timestamp of records that have none."""
     held_bytes: int = 0
+    transaction: int = 0
+    """The number of the transaction to which the rows belong. 0 for the open one, whichever it is."""
 
 
 class _Open(threading.local):

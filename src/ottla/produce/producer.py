@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from datetime import datetime
+from functools import partial
 from operator import itemgetter
 from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING
@@ -271,6 +272,7 @@ class Producer:
 
         Raises like `send`. `accepted` of what it raises is the number of items that were taken over before.
         """
+        transaction = self._transaction_number()
         self._ensure_started(topic)
         checks.items(items)
         columns = from_list(items)
@@ -279,7 +281,7 @@ class Producer:
             batch = as_arrow(columns, now_ms=0)
             explicit = self._custom_partitions(topic, batch.column("key"), batch.column("value"), None)
         rows = checks.Rows(topic, columns, explicit, range(columns.count))
-        return BulkDelivery(self._hand_in([self._with_oversize(rows, "item")]))
+        return BulkDelivery(self._hand_in([self._with_oversize(rows, "item")], transaction=transaction))
 
     def send_table(self, topic: str | None, table: ArrowTable) -> BulkDelivery:
         """Send the rows of `table`: anything with `__arrow_c_stream__`, as of pyarrow, polars, pandas and DuckDB.
@@ -289,12 +291,18 @@ class Producer:
         rows that were taken over before. What is not in memory is read batch by batch, as room becomes free; the call
         raises `StreamFailed` if that stops early, which it also does when it notices that a record was not delivered.
         """
+        transaction = self._transaction_number()
         opened = tables.opened(table)
-        if isinstance(opened, pa.RecordBatchReader):
-            checks.column_names(topic, opened.schema)
-            stops = not self._failures.are_handled
-            return tables.sent_stream(opened, lambda rows, first: self._send_rows(topic, rows, first), stops=stops)
-        return BulkDelivery(self._send_rows(topic, opened))
+        if isinstance(opened, pa.Table):
+            return BulkDelivery(self._send_rows(topic, opened, transaction=transaction))
+        checks.column_names(topic, opened.schema)
+        self._check_open()  # before the first batch is read
+        stops = not self._failures.are_handled
+
+        def send(rows: pa.Table, first: int) -> list[Shipment]:
+            return self._send_rows(topic, rows, transaction=transaction, first=first)
+
+        return tables.sent_stream(opened, send, stops=stops)
 
     def partition_for(self, topic: str, key: Payload = None, *, timeout: float = 60.0) -> int:
         """The partition that the next record with this key would go to, without sending one.
@@ -486,10 +494,10 @@ class Producer:
 
     # Lists and tables
 
-    def _send_rows(self, topic: str | None, table: pa.Table, first: int = 0) -> list[Shipment]:
+    def _send_rows(self, topic: str | None, table: pa.Table, *, transaction: int, first: int = 0) -> list[Shipment]:
         """Send the rows of a table, or of a batch of a stream that begins with row `first` of the call."""
         all_rows = [self._checked_rows(*rows, first=first) for rows in checks.by_topic(topic, table)]
-        return self._hand_in(all_rows, first=first)
+        return self._hand_in(all_rows, transaction=transaction, first=first)
 
     def _checked_rows(
         self, topic: str, table: pa.Table, numbers: npt.NDArray[np.int64] | range, *, first: int = 0
@@ -510,20 +518,24 @@ class Producer:
         router = self._topics.router(topic)
         return router.custom(keys, values, partitions.count, explicit=explicit)
 
-    def _hand_in(self, all_rows: list[checks.Rows], *, first: int = 0) -> list[Shipment]:
+    def _hand_in(self, all_rows: list[checks.Rows], *, transaction: int, first: int = 0) -> list[Shipment]:
         """Hand rows in slice by slice, all topics at once: what is raised has in `accepted` how many were taken over.
 
-        `first` is the number of the first row in the call.
+        `first` is the number of the first row in the call. All of them belong to the transaction in which it began.
         """
+        usable = partial(self._check_open, transaction)
         shipments: list[Shipment] = []
         accepted = 0
         try:
             for part, pieces in checks.slices(all_rows, _SLICE_BYTES):
-                self._intake.wait_for_room(self._check_open)
+                self._intake.wait_for_room(usable)
+                usable()
                 stop, error = self._divert(pieces)
                 if error is not None:  # those before it were diverted, and must not be diverted again
                     pieces = [rows.within(range(part.start, stop)) for rows in pieces]
-                shipments += self._hand_over([checks.without_oversize(rows) for rows in pieces], first)
+                pieces = [checks.without_oversize(rows) for rows in pieces]
+                usable()  # again: `on_oversize` may take its time
+                shipments += self._hand_over(pieces, transaction=transaction, first=first)
                 accepted = part.stop if error is None else stop
                 if error is not None:
                     raise error
@@ -532,7 +544,7 @@ class Producer:
             raise
         return shipments
 
-    def _hand_over(self, pieces: list[checks.Rows], first: int) -> list[Shipment]:
+    def _hand_over(self, pieces: list[checks.Rows], *, transaction: int, first: int) -> list[Shipment]:
         """Hand over the rows of a slice, all of them or none."""
         now, created = time.monotonic(), time.time()
         handovers: list[Handover] = []
@@ -542,7 +554,9 @@ class Producer:
             shipment = Shipment(rows.topic)
             shipment.count = rows.columns.count
             shipment.numbers = checks.shifted(rows.numbers, first)
-            handovers.append(Handover(rows.topic, shipment, rows.columns, rows.partitions, now, created))
+            handover = Handover(rows.topic, shipment, rows.columns, rows.partitions, now, created)
+            handover.transaction = transaction
+            handovers.append(handover)
         if handovers:
             self._intake.hand_over(*handovers)
         return [handover.shipment for handover in handovers]
@@ -611,8 +625,15 @@ class Producer:
         if self._closed:
             raise OttlaError("this producer was closed")
 
-    def _check_open(self) -> None:
-        """Raises if no record can be accepted: closed, forked, spool full or failed, no transaction open."""
+    def _transaction_number(self) -> int:
+        """The number of the transaction to which a call belongs that begins now; 0 without transactions."""
+        return 0 if self._transactions is None else self._transactions.number
+
+    def _check_open(self, transaction: int = 0) -> None:
+        """Raises if no record can be accepted: closed, forked, spool full or failed, no transaction open.
+
+        With `transaction`, it must be that one.
+        """
         self._check_usable()
         spooling = self._spooling
         if (
@@ -622,7 +643,7 @@ class Producer:
         ):
             raise copied(error)
         if self._transactions is not None:
-            self._transactions.check_open()
+            self._transactions.check_open(transaction)
 
     def _check_usable(self) -> None:
         """Raises if the producer cannot be used at all.
