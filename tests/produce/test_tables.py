@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import pickle
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -18,6 +20,8 @@ from tests.waiting import eventually
 
 from ottla import Batching, Buffering, Oversize, Producer
 from ottla.errors import BufferFull, ErrorCode, InputError, NotDelivered, OttlaError, RecordTooLarge, StreamFailed
+from ottla.produce.delivery import Shipment
+from ottla.produce.tables import Batches, opened, sent_stream
 from ottla.testing import FakeKafka
 
 from .producer.stand import SOON, new, stuck, values
@@ -315,6 +319,68 @@ def test_errors_of_other_libraries_and_of_the_programs_functions_stop_a_stream_t
             assert stopped.value.accepted == 2
             assert stopped.value.rest is not None
             assert [batch.num_rows for batch in stopped.value.rest] == [bad.num_rows, 1]
+
+
+def test_sending_the_rest_again_and_again_is_no_chain_of_streams() -> None:
+    """Regression: each rest was a reader around the one before. After some 10,000 the process crashed."""
+
+    def refuse(rows: pa.Table, first: int) -> list[Shipment]:
+        error = BufferFull(waiting_bytes=1, limit_bytes=1, seconds=0.0, holding="")
+        error.accepted = rows.num_rows // 2
+        raise error
+
+    def batches(stream: object) -> Batches:
+        source = opened(stream)
+        assert isinstance(source, Batches)
+        return source
+
+    def rest_of(stream: object) -> pa.RecordBatchReader:
+        with pytest.raises(StreamFailed) as stopped:
+            sent_stream(batches(stream), refuse, stops=True)
+        assert stopped.value.rest is not None
+        return stopped.value.rest
+
+    rest = rest_of(Stream(3))
+    former = weakref.ref(rest)
+    for _ in range(3):
+        rest = rest_of(rest)
+    gc.collect()
+    assert former() is None
+    values = rest.read_all()["value"].to_pylist()
+    assert [int(value.split()[0]) for value in values] == list(range(93, 300))
+
+
+def test_what_was_refused_as_the_first_batch_of_a_rest_is_still_in_it(kafka: FakeKafka) -> None:
+    batches = [numbered(0), pa.record_batch([[b"100 " + bytes(5000)]], schema=SCHEMA), numbered(101)]
+    with new(kafka, max_record_bytes=2000) as producer:
+        with pytest.raises(StreamFailed) as stopped:
+            producer.send_table("t", pa.RecordBatchReader.from_batches(SCHEMA, batches))
+        rest = stopped.value.rest
+        assert rest is not None
+        for _ in range(2):
+            with pytest.raises(RecordTooLarge):
+                producer.send_table("t", rest)
+    with new(kafka) as producer:
+        producer.send_table("t", rest).result(SOON)
+    assert numbers(kafka) == list(range(201))
+
+
+def test_a_stream_is_sent_by_one_call_at_a_time(kafka: FakeKafka) -> None:
+    refused: list[InputError] = []
+
+    def rows() -> Iterator[pa.RecordBatch]:
+        yield numbered(0)
+        with pytest.raises(InputError, match="another call is sending this stream") as caught:
+            producer.send_table("t", stream)
+        refused.append(caught.value)
+        yield numbered(100)
+
+    stream = pa.RecordBatchReader.from_batches(SCHEMA, rows())
+    with new(kafka) as producer:
+        producer.send_table("t", stream).result(SOON)
+        assert producer.send_table("t", stream).result(SOON).records == 0
+    assert len(refused) == 1
+    assert numbers(kafka) == list(range(200))
 
 
 def test_the_error_of_a_stream_can_leave_its_process() -> None:

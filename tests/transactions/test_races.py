@@ -13,6 +13,7 @@ from tests.waiting import eventually
 from ottla.errors import OttlaError, StreamFailed, TransactionFailed
 from ottla.produce.delivery import Delivery
 from ottla.produce.intake import Handover
+from ottla.produce.options import Oversize
 from ottla.produce.producer import Producer
 
 from .conftest import NewProducer, NewTopic
@@ -135,9 +136,9 @@ class Paused:
 
 
 def _aborted_halfway(producer: Producer, call: Paused) -> None:
-    with pytest.raises(KeyError), producer.transaction():
+    with producer.transaction() as transaction:
         call.start()
-        raise KeyError
+        transaction.abort()
 
 
 @pytest.mark.parametrize("kind", ["table", "list", "stream"])
@@ -146,7 +147,12 @@ def test_a_call_whose_transaction_ends_halfway_puts_nothing_into_the_next_one(
     log: Log, topic: str, new_producer: NewProducer, kind: str, goes_on: str
 ) -> None:
     """Regression: the rest of a table of an aborted transaction was committed by the next one, or accepted for none."""
-    producer = new_producer(max_record_bytes=10_000, on_oversize=lambda _: call.wait())
+    call: Paused
+
+    def wait(record: Oversize) -> None:
+        call.wait()
+
+    producer = new_producer(max_record_bytes=10_000, on_oversize=wait)
     rows = [b"old-%d" % number + bytes(20_000 if number == 25_000 else 1000) for number in range(30_000)]
     table = pa.table({"value": rows})
     calls: dict[str, Callable[[], object]] = {
@@ -182,9 +188,14 @@ def test_rows_handed_over_too_late_fail_and_are_in_no_transaction(
 
     monkeypatch.setattr(producer._intake, "hand_over", late)
     _aborted_halfway(producer, call)
-    with pytest.raises(TransactionFailed, match="while its transaction was being ended"), producer.transaction():
-        call.finish()
-        producer.send(topic, b"new")
+
+    def send_in_the_next_one() -> None:
+        with producer.transaction():
+            call.finish()
+            producer.send(topic, b"new")
+
+    with pytest.raises(TransactionFailed, match="while its transaction was being ended"):
+        send_in_the_next_one()
     monkeypatch.undo()
     with producer.transaction():
         producer.send(topic, b"newer")

@@ -13,7 +13,6 @@ from ottla.errors import OttlaError
 from ottla.model import TopicPartition
 from ottla.produce.coordinator import PreparedTransaction
 
-
 LATE = "sent while its transaction was being ended by another thread"
 """The reason for records that belong to no transaction."""
 
