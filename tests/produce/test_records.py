@@ -236,6 +236,26 @@ def test_rows_that_are_too_large_are_found_and_left_out() -> None:
     assert list(checks.without_oversize(part).numbers) == [2, 4]
 
 
+def test_a_small_slice_of_a_large_table_does_not_keep_the_table() -> None:
+    headers = pa.array([[("h", b"v%d" % row)] for row in range(5000)], pa.map_(pa.string(), pa.binary()))
+    large = pa.table(
+        {
+            "value": pa.array([b"%d" % row + bytes(100) for row in range(5000)], pa.large_binary()),
+            "key": pa.array([None if row % 2 else b"k%d" % row for row in range(5000)]),
+            "headers": headers,
+            "timestamp": pa.array(range(5000), pa.int64()),
+        }
+    )
+    before = pa.total_allocated_bytes()
+    small, _ = checks.columns(large.slice(1001, 3))
+    rows = as_arrow(small, now_ms=0).to_pylist()
+    assert [(row["value"][:4], row["key"]) for row in rows] == [(b"1001", None), (b"1002", b"k1002"), (b"1003", None)]
+    assert [row["headers"][0]["value"] for row in rows] == [b"v1001", b"v1002", b"v1003"]
+    assert list(small.times) == [1001, 1002, 1003]
+    del rows, large, headers
+    assert pa.total_allocated_bytes() < before / 10
+
+
 @pytest.mark.parametrize("count", [1, 7, 1000])
 def test_slices_cover_every_row_once(count: int) -> None:
     columns = from_list([bytes(100)] * count)

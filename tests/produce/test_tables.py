@@ -18,7 +18,7 @@ import pyarrow as pa
 import pytest
 from tests.waiting import eventually
 
-from ottla import Batching, Buffering, Oversize, Producer
+from ottla import Batching, Buffering, Oversize, Producer, WhenFull
 from ottla.errors import BufferFull, ErrorCode, InputError, NotDelivered, OttlaError, RecordTooLarge, StreamFailed
 from ottla.produce.delivery import Shipment
 from ottla.produce.tables import Batches, opened, sent_stream
@@ -194,6 +194,22 @@ def test_a_long_stream_leaves_little_behind(kafka: FakeKafka) -> None:
     assert len(sent.ranges) == 4
     assert len(delivery._sent) < 100
     assert list(delivery.outcomes()) == []
+
+
+def test_a_stream_of_tiny_batches_is_charged_for_what_each_of_them_takes(kafka: FakeKafka) -> None:
+    """Regression: a row of 10 bytes in a batch of its own took 1,400 bytes and counted as 26."""
+    row = pa.record_batch([[b"0123456789"]], schema=SCHEMA)
+    buffering = Buffering(bytes=1 << 20, when_full=WhenFull.REFUSE)
+    stuck(kafka)
+    for address in (kafka.bootstrap, "127.0.0.1:1"):  # in batches, and without partitions
+        stream = pa.RecordBatchReader.from_batches(SCHEMA, itertools.repeat(row, 5000))
+        producer = Producer(address, buffering=buffering, delivery_timeout=SOON)
+        with pytest.raises(StreamFailed) as stopped:
+            producer.send_table("t", stream)
+        assert 500 < stopped.value.accepted < 2000
+        with pytest.raises(NotDelivered):
+            producer.close(0.01)
+        assert producer._budget.used == 0
 
 
 def test_a_stream_that_fails_says_how_many_rows_were_accepted(kafka: FakeKafka) -> None:

@@ -56,7 +56,8 @@ _FEW_CHUNKS = 64
 """Up to this many topics of a thread, closed chunks may stay."""
 _RECORD_BYTES = 16
 """Overhead of a record in memory, beyond its content."""
-
+_HANDOVER_BYTES = 1400
+"""Overhead of what is handed over together, whatever is in it: measured with streams of one-row batches."""
 _REPORT_EVERY = 1.0
 """Seconds. A buffer that is always full is normal for a producer that is as fast as the brokers."""
 
@@ -353,8 +354,7 @@ class Intake:
         """Hand over rows of one call, behind the records that the thread has put before. All are accepted, or none."""
         held_bytes = 0
         for handover in handovers:
-            columns = handover.columns
-            handover.held_bytes = columns.data_bytes + columns.count * _RECORD_BYTES
+            handover.held_bytes = _held_bytes(handover.columns)
             held_bytes += handover.held_bytes
             chunk = self.open.get(handover.topic)
             while chunk is not None:
@@ -483,9 +483,14 @@ class Intake:
         each = columns.data_bytes // columns.count + _RECORD_BYTES
         grown = 2 * chunk.records if count.records >= chunk.records else chunk.records
         self._records[chunk.topic] = max(1, min(grown, _MOST_CHUNK_RECORDS, _LIKELY_CHUNK_BYTES // each))
-        held = columns.data_bytes + columns.count * _RECORD_BYTES
+        held = _held_bytes(columns)
         self._budget.add(held - charged)
         return Handover(chunk.topic, shipment, columns, partitions, chunk.opened, time.time(), held)
+
+
+def _held_bytes(columns: Columns) -> int:
+    """How much memory rows take until they are in batches."""
+    return columns.data_bytes + columns.count * _RECORD_BYTES + _HANDOVER_BYTES
 
 
 def _is_first(tickets: list[bool]) -> bool:

@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from ottla.errors import InputError, OttlaError
 from ottla.produce.delivery import Delivery, Placement, Refusal, Shipment
-from ottla.wire.columns import Columns, from_arrow, take, without_views
+from ottla.wire.columns import Columns, compact, from_arrow, take, without_views
 from ottla.wire.kernels.encoding import BinaryIn
 
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
@@ -176,7 +176,7 @@ def columns(rows: pa.Table) -> tuple[Columns, npt.NDArray[np.int32] | None]:
     """The columns of a table, and its explicit partitions. Raises `InputError`."""
     names = rows.schema.names
     others = {name: rows.column(name) for name in ("key", "headers", "timestamp") if name in names}
-    parsed = from_arrow(rows.column("value"), **others)
+    parsed = compact(from_arrow(rows.column("value"), **others))
     if len(parsed.times) and parsed.times.max() >= _YEAR_10000 * 1000:
         raise InputError(f"column timestamp has {parsed.times.max()}, after the year 9999: int64 means milliseconds")
     return parsed, _partitions(rows) if "partition" in names else None
