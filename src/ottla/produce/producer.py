@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from datetime import datetime
 from functools import partial
-from operator import itemgetter
 from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING
 
@@ -30,10 +29,11 @@ from ottla.net.deadline import Deadline
 from ottla.other_clients import names_checked
 from ottla.produce import lifetimes, tables
 from ottla.produce import records as checks
+from ottla.produce.bulk import BulkCall
 from ottla.produce.delivery import BulkDelivery, Delivery, Shipment, check_may_wait
 from ottla.produce.failures import FailedBatch, Failures
 from ottla.produce.fast_path import MOST_BYTES
-from ottla.produce.intake import Budget, Extras, Handover, Intake
+from ottla.produce.intake import Budget, Extras, Intake
 from ottla.produce.options import (
     SMALL_BYTES,
     Buffering,
@@ -63,8 +63,6 @@ if TYPE_CHECKING:
     from ottla.produce.spool import Store
 
 _log = logging.getLogger(__name__)
-_SLICE_BYTES = 8 << 20
-"""How much of a table is handed over at once."""
 _BUFFERING = Buffering()
 _NO_TOPICS: Mapping[str, TopicOptions] = MappingProxyType({})
 _ERROR_SECONDS = 10.0
@@ -129,7 +127,7 @@ class Producer:
         self._failures = Failures(events=self._events, on_failed=on_failed)
         self._intake = Intake(self._budget, wake=loop.wakeup.ring, skips_checks=self._topics.takes_any_small_record)
         self._open = self._intake.open
-        gate = None if transactional_id is None else Gate()
+        self._gate = gate = None if transactional_id is None else Gate()
         self._counting = None if audit is None else self._new_counting(audit, security, client_id, gate)
         self._sender = Sender(
             SenderContext(
@@ -272,7 +270,7 @@ class Producer:
 
         Raises like `send`. `accepted` of what it raises is the number of items that were taken over before.
         """
-        transaction = self._transaction_number()
+        call = self._call()
         self._ensure_started(topic)
         checks.items(items)
         columns = from_list(items)
@@ -281,7 +279,7 @@ class Producer:
             batch = as_arrow(columns, now_ms=0)
             explicit = self._custom_partitions(topic, batch.column("key"), batch.column("value"), None)
         rows = checks.Rows(topic, columns, explicit, range(columns.count))
-        return BulkDelivery(self._hand_in([self._with_oversize(rows, "item")], transaction=transaction))
+        return BulkDelivery(call.hand_in([call.sized(rows, "item")]))
 
     def send_table(self, topic: str | None, table: ArrowTable) -> BulkDelivery:
         """Send the rows of `table`: anything with `__arrow_c_stream__`, as of pyarrow, polars, pandas and DuckDB.
@@ -291,18 +289,14 @@ class Producer:
         rows that were taken over before. What is not in memory is read batch by batch, as room becomes free; the call
         raises `StreamFailed` if that stops early, which it also does when it notices that a record was not delivered.
         """
-        transaction = self._transaction_number()
+        call = self._call()
         opened = tables.opened(table)
         if isinstance(opened, pa.Table):
-            return BulkDelivery(self._send_rows(topic, opened, transaction=transaction))
+            return BulkDelivery(self._send_rows(call, topic, opened))
         checks.column_names(topic, opened.schema)
         self._check_open()  # before the first batch is read
         stops = not self._failures.are_handled
-
-        def send(rows: pa.Table, first: int) -> list[Shipment]:
-            return self._send_rows(topic, rows, transaction=transaction, first=first)
-
-        return tables.sent_stream(opened, send, stops=stops)
+        return tables.sent_stream(opened, partial(self._send_rows, call, topic), stops=stops)
 
     def partition_for(self, topic: str, key: Payload = None, *, timeout: float = 60.0) -> int:
         """The partition that the next record with this key would go to, without sending one.
@@ -494,21 +488,20 @@ class Producer:
 
     # Lists and tables
 
-    def _send_rows(self, topic: str | None, table: pa.Table, *, transaction: int, first: int = 0) -> list[Shipment]:
+    def _send_rows(self, call: BulkCall, topic: str | None, table: pa.Table, first: int = 0) -> list[Shipment]:
         """Send the rows of a table, or of a batch of a stream that begins with row `first` of the call."""
-        all_rows = [self._checked_rows(*rows, first=first) for rows in checks.by_topic(topic, table)]
-        return self._hand_in(all_rows, transaction=transaction, first=first)
+        all_rows = [self._checked_rows(*rows) for rows in checks.by_topic(topic, table)]
+        sized = [call.sized(rows, "row", first=first) for rows in all_rows]
+        return call.hand_in(sized, first=first)
 
-    def _checked_rows(
-        self, topic: str, table: pa.Table, numbers: npt.NDArray[np.int64] | range, *, first: int = 0
-    ) -> checks.Rows:
+    def _checked_rows(self, topic: str, table: pa.Table, numbers: npt.NDArray[np.int64] | range) -> checks.Rows:
         """Check the rows of one topic and ask its partitioner."""
         self._ensure_started(topic)
         columns, explicit = checks.columns(table)
         if self._topics.settings(topic).partitioner is not None:
             keys = table.column("key") if "key" in table.schema.names else None
             explicit = self._custom_partitions(topic, keys, table.column("value"), explicit)
-        return self._with_oversize(checks.Rows(topic, columns, explicit, numbers), "row", first=first)
+        return checks.Rows(topic, columns, explicit, numbers)
 
     def _custom_partitions(
         self, topic: str, keys: pa.Array | None, values: pa.Array, explicit: npt.NDArray[np.int32] | None
@@ -517,74 +510,6 @@ class Producer:
         partitions = self.partitions(topic, timeout=self._budget.buffering.wait)
         router = self._topics.router(topic)
         return router.custom(keys, values, partitions.count, explicit=explicit)
-
-    def _hand_in(self, all_rows: list[checks.Rows], *, transaction: int, first: int = 0) -> list[Shipment]:
-        """Hand rows in slice by slice, all topics at once: what is raised has in `accepted` how many were taken over.
-
-        `first` is the number of the first row in the call. All of them belong to the transaction in which it began.
-        """
-        usable = partial(self._check_open, transaction)
-        shipments: list[Shipment] = []
-        accepted = 0
-        try:
-            for part, pieces in checks.slices(all_rows, _SLICE_BYTES):
-                self._intake.wait_for_room(usable)
-                usable()
-                stop, error = self._divert(pieces)
-                if error is not None:  # those before it were diverted, and must not be diverted again
-                    pieces = [rows.within(range(part.start, stop)) for rows in pieces]
-                pieces = [checks.without_oversize(rows) for rows in pieces]
-                usable()  # again: `on_oversize` may take its time
-                shipments += self._hand_over(pieces, transaction=transaction, first=first)
-                accepted = part.stop if error is None else stop
-                if error is not None:
-                    raise error
-        except Exception as error:
-            vars(error)["accepted"] = accepted
-            raise
-        return shipments
-
-    def _hand_over(self, pieces: list[checks.Rows], *, transaction: int, first: int) -> list[Shipment]:
-        """Hand over the rows of a slice, all of them or none."""
-        now, created = time.monotonic(), time.time()
-        handovers: list[Handover] = []
-        for rows in pieces:
-            if not rows.columns.count:
-                continue  # all of them were diverted
-            shipment = Shipment(rows.topic)
-            shipment.count = rows.columns.count
-            shipment.numbers = checks.shifted(rows.numbers, first)
-            handover = Handover(rows.topic, shipment, rows.columns, rows.partitions, now, created)
-            handover.transaction = transaction
-            handovers.append(handover)
-        if handovers:
-            self._intake.hand_over(*handovers)
-        return [handover.shipment for handover in handovers]
-
-    def _with_oversize(self, rows: checks.Rows, noun: str, *, first: int = 0) -> checks.Rows:
-        """Note which rows are too large. Raises `RecordTooLarge` if there is one and no `on_oversize`."""
-        settings = self._topics.settings(rows.topic)
-        limit = settings.max_record_bytes
-        if checks.most_bytes(rows.columns) <= limit:
-            return rows
-        large = [(int(rows.numbers[index]), size) for index, size in checks.oversize_rows(rows.columns, limit)]
-        if large and settings.on_oversize is None:
-            number, size = large[0]
-            raise RecordTooLarge(f"{noun} {first + number}", size_bytes=size, limit_bytes=limit)
-        return rows._replace(oversize=tuple(large))
-
-    def _divert(self, pieces: list[checks.Rows]) -> tuple[int, Exception | None]:
-        """Hand the oversize rows of a slice to `on_oversize`. Returns before which row it raised, if it did."""
-        large = [(number, size, rows) for rows in pieces for number, size in rows.oversize]
-        for number, size, rows in sorted(large, key=itemgetter(0)):
-            settings = self._topics.settings(rows.topic)
-            assert settings.on_oversize is not None
-            key, value = checks.row(rows.columns, rows.index_of(number))
-            try:
-                settings.on_oversize(Oversize(rows.topic, key, value, size, settings.max_record_bytes))
-            except Exception as error:
-                return number, error
-        return -1, None
 
     # State
 
@@ -625,9 +550,10 @@ class Producer:
         if self._closed:
             raise OttlaError("this producer was closed")
 
-    def _transaction_number(self) -> int:
-        """The number of the transaction to which a call belongs that begins now; 0 without transactions."""
-        return 0 if self._transactions is None else self._transactions.number
+    def _call(self) -> BulkCall:
+        """A call with a list or table that begins now."""
+        number = 0 if self._gate is None else self._gate.number
+        return BulkCall(self._intake, self._topics, transaction=number, usable=partial(self._check_open, number))
 
     def _check_open(self, transaction: int = 0) -> None:
         """Raises if no record can be accepted: closed, forked, spool full or failed, no transaction open.

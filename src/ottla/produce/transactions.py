@@ -123,11 +123,6 @@ class Transactions:
         """Why this transaction cannot be committed. A failed record counts even if the program has seen the failure."""
         return self._own_reason or self._failures.failure
 
-    @property
-    def number(self) -> int:
-        """The number of the last transaction that was begun."""
-        return self._number
-
     def check_open(self, number: int = 0) -> None:
         """Raises `Fenced` or `TransactionFailed` unless records may be sent, in transaction `number` if it is given."""
         if self._fenced is not None:
