@@ -55,13 +55,13 @@ class BulkCall:
             for part, pieces in checks.slices(all_rows, _SLICE_BYTES):
                 self._intake.wait_for_room(self._usable)
                 self._usable()  # also if there was room: the last slice may be long ago
-                stop, error = self._divert(pieces)
-                if error is not None:  # those before it were diverted, and must not be diverted again
-                    pieces = [rows.within(range(part.start, stop)) for rows in pieces]
-                pieces = [checks.without_oversize(rows) for rows in pieces]
-                self._usable()  # again: `on_oversize` may take its time
+                error = None
+                if any(rows.oversize for rows in pieces):
+                    part, error = self._divert(part, pieces)
+                    pieces = [checks.without_oversize(rows.within(part)) for rows in pieces]
+                    self._usable()  # again: `on_oversize` may take its time
                 shipments += self._hand_over(pieces, first)
-                accepted = part.stop if error is None else stop
+                accepted = part.stop
                 if error is not None:
                     raise error
         except Exception as error:
@@ -69,8 +69,11 @@ class BulkCall:
             raise
         return shipments
 
-    def _divert(self, pieces: list[checks.Rows]) -> tuple[int, Exception | None]:
-        """Hand the oversize rows of a slice to `on_oversize`. Returns before which row it raised, if it did."""
+    def _divert(self, part: range, pieces: list[checks.Rows]) -> tuple[range, Exception | None]:
+        """Hand the oversize rows of a slice to `on_oversize`.
+
+        Returns the rows before the one for which it raised, or all: what was diverted must not be diverted again.
+        """
         large = [(number, size, rows) for rows in pieces for number, size in rows.oversize]
         for number, size, rows in sorted(large, key=itemgetter(0)):
             settings = self._topics.settings(rows.topic)
@@ -79,8 +82,8 @@ class BulkCall:
             try:
                 settings.on_oversize(Oversize(rows.topic, key, value, size, settings.max_record_bytes))
             except Exception as error:
-                return number, error
-        return -1, None
+                return range(part.start, number), error
+        return part, None
 
     def _hand_over(self, pieces: list[checks.Rows], first: int) -> list[Shipment]:
         """Hand over the rows of a slice, all of them or none."""
