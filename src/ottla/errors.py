@@ -122,6 +122,9 @@ class OttlaError(Exception):
     Text from outside is always printable: see `ottla.text`.
     """
 
+    accepted: int = 0
+    """How many rows of a large list or table were accepted by the call that raised this: always its first rows."""
+
     def __str__(self) -> str:
         return printable(super().__str__(), keep="\n")
 
@@ -449,6 +452,7 @@ class BufferFull(OttlaError):
     """The producer's memory stayed full for as long as a call may wait. `holding` says what it is waiting for.
 
     `accepted` is the number of rows of this call that were accepted, from its beginning; 0 except for large tables.
+    Every other error of such a call has it, too.
     """
 
     def __init__(self, *, waiting_bytes: int, limit_bytes: int, seconds: float, holding: str) -> None:
@@ -456,7 +460,6 @@ class BufferFull(OttlaError):
         self.limit_bytes = limit_bytes
         self.seconds = seconds
         self.holding = holding
-        self.accepted = 0
         super().__init__(
             f"{waiting_bytes:,} bytes wait to be delivered, the buffer holds {limit_bytes:,}, and no space became free"
             f" within {seconds:.1f} s{_hint(holding)}"

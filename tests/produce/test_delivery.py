@@ -30,6 +30,7 @@ from ottla.produce.delivery import (
 )
 from ottla.produce.outgoing import Outgoing, ShipmentShare
 from ottla.produce.records import diverted
+from ottla.produce.tables import StreamDelivery
 
 SOON = 10.0
 Rows = range | np.ndarray[tuple[int], np.dtype[np.int64]]
@@ -507,3 +508,10 @@ def test_records_that_a_hook_has_dropped_are_nowhere_and_did_not_fail() -> None:
     carrier.decide(Outcome(0, -1, -1, made=0))
     assert BulkDelivery([shipment]).result(0) == SentMany(3, ())
     assert Delivery(shipment, 1).result(0).offset == -1
+
+
+def test_the_callback_of_a_delivery_without_rows_is_called() -> None:
+    called: list[BulkDelivery] = []
+    for delivery in (BulkDelivery([]), StreamDelivery()):
+        delivery.add_done_callback(called.append)
+    assert len(called) == 2

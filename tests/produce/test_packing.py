@@ -116,7 +116,7 @@ def test_every_row_is_in_one_batch_in_order_and_its_delivery_finds_it(
         for batch in list(lane.queue):
             assert batch.count <= most_records
             assert batch.count == 1 or batch.raw_bytes + 61 <= most_bytes
-            assert batch.held_bytes == batch.size_bytes
+            assert batch.held_bytes == batch.size_bytes + batch.shipments_bytes
             content |= {(partition, offset + i): value for i, value in enumerate(_values(batch))}
             batch.decide(Outcome(0, offset, -1))
             offset += batch.count

@@ -222,7 +222,8 @@ def test_rows_that_are_too_large_are_found_and_left_out() -> None:
     large = checks.oversize_rows(columns, 450)
     assert [row for row, _ in large] == [1, 3]
     explicit = np.arange(5, dtype=np.int32)
-    rows = checks.without(checks.Rows("t", columns, explicit, range(5)), [row for row, _ in large])
+    whole = checks.Rows("t", columns, explicit, range(5), tuple(large))
+    rows = checks.without_oversize(whole)
     kept, partitions = rows.columns, rows.partitions
     assert list(rows.numbers) == [0, 2, 4]
     assert as_arrow(kept, now_ms=0).column("value").to_pylist() == [b"a", bytes(400), b"e"]
@@ -230,6 +231,29 @@ def test_rows_that_are_too_large_are_found_and_left_out() -> None:
     assert partitions is not None
     assert partitions.tolist() == [0, 2, 4]
     assert checks.row(columns, 3) == (bytes(600), None)
+    part = whole.within(range(2, 5))
+    assert checks.row(part.columns, part.index_of(3)) == (bytes(600), None)
+    assert list(checks.without_oversize(part).numbers) == [2, 4]
+
+
+def test_a_small_slice_of_a_large_table_does_not_keep_the_table() -> None:
+    headers = pa.array([[("h", b"v%d" % row)] for row in range(5000)], pa.map_(pa.string(), pa.binary()))
+    large = pa.table(
+        {
+            "value": pa.array([b"%d" % row + bytes(100) for row in range(5000)], pa.large_binary()),
+            "key": pa.array([None if row % 2 else b"k%d" % row for row in range(5000)]),
+            "headers": headers,
+            "timestamp": pa.array(range(5000), pa.int64()),
+        }
+    )
+    before = pa.total_allocated_bytes()
+    small, _ = checks.columns(large.slice(1001, 3))
+    rows = as_arrow(small, now_ms=0).to_pylist()
+    assert [(row["value"][:4], row["key"]) for row in rows] == [(b"1001", None), (b"1002", b"k1002"), (b"1003", None)]
+    assert [row["headers"][0]["value"] for row in rows] == [b"v1001", b"v1002", b"v1003"]
+    assert list(small.times) == [1001, 1002, 1003]
+    del rows, large, headers
+    assert pa.total_allocated_bytes() < before / 10
 
 
 @pytest.mark.parametrize("count", [1, 7, 1000])
@@ -253,7 +277,8 @@ def test_slices_go_through_all_topics_at_once(seed: int) -> None:
     for topic, rows, numbers in checks.by_topic(None, pa.table({"topic": names, "value": values})):
         explicit = np.asarray(numbers, np.int32)
         kept = checks.Rows(topic, checks.columns(rows)[0], explicit, numbers)
-        all_rows.append(checks.without(kept, [0]) if chance.random() < 0.5 else kept)
+        first = kept._replace(oversize=((int(numbers[0]), 300),))
+        all_rows.append(checks.without_oversize(first) if chance.random() < 0.5 else kept)
     reached = 0
     seen: list[int] = []
     for part, pieces in checks.slices(all_rows, 3000):

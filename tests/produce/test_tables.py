@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import pickle
+import threading
+import weakref
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -13,9 +16,12 @@ import pandas as pd  # type: ignore[import-untyped]
 import polars as pl
 import pyarrow as pa
 import pytest
+from tests.waiting import eventually
 
-from ottla import Batching, Buffering
-from ottla.errors import BufferFull, ErrorCode, InputError, NotDelivered, RecordTooLarge, StreamFailed
+from ottla import Batching, Buffering, Oversize, Producer, WhenFull
+from ottla.errors import BufferFull, ErrorCode, InputError, NotDelivered, OttlaError, RecordTooLarge, StreamFailed
+from ottla.produce.delivery import Shipment
+from ottla.produce.tables import Batches, opened, sent_stream
 from ottla.testing import FakeKafka
 
 from .producer.stand import SOON, new, stuck, values
@@ -190,6 +196,22 @@ def test_a_long_stream_leaves_little_behind(kafka: FakeKafka) -> None:
     assert list(delivery.outcomes()) == []
 
 
+def test_a_stream_of_tiny_batches_is_charged_for_what_each_of_them_takes(kafka: FakeKafka) -> None:
+    """Regression: a row of 10 bytes in a batch of its own took 1,400 bytes and counted as 26."""
+    row = pa.record_batch([[b"0123456789"]], schema=SCHEMA)
+    buffering = Buffering(bytes=1 << 20, when_full=WhenFull.REFUSE)
+    stuck(kafka)
+    for address in (kafka.bootstrap, "127.0.0.1:1"):  # in batches, and without partitions
+        stream = pa.RecordBatchReader.from_batches(SCHEMA, itertools.repeat(row, 5000))
+        producer = Producer(address, buffering=buffering, delivery_timeout=SOON)
+        with pytest.raises(StreamFailed) as stopped:
+            producer.send_table("t", stream)
+        assert 500 < stopped.value.accepted < 2000
+        with pytest.raises(NotDelivered):
+            producer.close(0.01)
+        assert producer._budget.used == 0
+
+
 def test_a_stream_that_fails_says_how_many_rows_were_accepted(kafka: FakeKafka) -> None:
     """The error of the program's own generator is the cause; through another library, its text is."""
     boom = ValueError("the file is damaged")
@@ -251,6 +273,130 @@ def test_the_rows_of_a_stream_that_failed_are_named(kafka: FakeKafka) -> None:
     rows = list(itertools.chain.from_iterable(part.rows.tolist() for part in decided))
     assert len(rows) == sum(failed) == 150
     assert sorted(numbers(kafka) + rows) == list(range(10_000))
+
+
+def closed_while_it_waits(kafka: FakeKafka, send: Callable[[Producer], object]) -> OttlaError:
+    """What sending raises whose producer is closed while the buffer is full."""
+    stuck(kafka)
+    producer = new(kafka, buffering=Buffering(bytes=9 << 20, wait=SOON))
+    raised: list[OttlaError] = []
+
+    def run() -> None:
+        try:
+            send(producer)
+        except OttlaError as error:
+            raised.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    eventually(lambda: producer._budget.waiting, "the call waits for room")
+    with pytest.raises(NotDelivered):
+        producer.close(0.01)
+    thread.join(SOON)
+    return raised[0]
+
+
+def test_whatever_stops_a_stream_within_a_batch_says_how_many_rows_were_accepted(kafka: FakeKafka) -> None:
+    batches = [numbered(0), numbered(100, 30_000)]
+    error = closed_while_it_waits(
+        kafka, lambda producer: producer.send_table("t", pa.RecordBatchReader.from_batches(SCHEMA, batches))
+    )
+    assert isinstance(error, StreamFailed)
+    assert "this producer was closed" in str(error.cause)
+    assert 100 < error.accepted < 30_100
+    assert error.rest is not None
+    assert error.rest.read_all()["value"][0].as_py() == b"%d " % error.accepted + PADDING
+
+
+def test_whatever_stops_a_table_or_list_says_how_many_rows_were_accepted(kafka: FakeKafka) -> None:
+    rows = numbered(0, 30_000)
+    error = closed_while_it_waits(kafka, lambda producer: producer.send_table("t", rows))
+    assert 0 < error.accepted < 30_000
+    error = closed_while_it_waits(kafka, lambda producer: producer.send_many("t", rows["value"].to_pylist()))
+    assert 0 < error.accepted < 30_000
+
+
+def damaged() -> pa.RecordBatch:
+    """A batch whose dictionary lacks an entry."""
+    codes, pages = pa.array([0, 7], pa.int32()), pa.array([b"home"])
+    return pa.record_batch({"value": pa.DictionaryArray.from_arrays(codes, pages, safe=False)})
+
+
+def test_errors_of_other_libraries_and_of_the_programs_functions_stop_a_stream_too(kafka: FakeKafka) -> None:
+    def refuse(record: Oversize) -> None:
+        raise ValueError("no place for it")
+
+    good = pa.record_batch({"value": pa.array([b"home"]).dictionary_encode()})
+    large = pa.record_batch({"value": pa.array([bytes(5000)]).dictionary_encode()})
+    with new(kafka, max_record_bytes=2000, on_oversize=refuse) as producer:
+        for bad, text in ((damaged(), "column value is damaged"), (large, "ValueError: no place for it")):
+            with pytest.raises(StreamFailed, match=f"after 2 rows, which were accepted: {text}") as stopped:
+                producer.send_table("t", pa.RecordBatchReader.from_batches(good.schema, [good, good, bad, good]))
+            assert stopped.value.accepted == 2
+            assert stopped.value.rest is not None
+            assert [batch.num_rows for batch in stopped.value.rest] == [bad.num_rows, 1]
+
+
+def test_sending_the_rest_again_and_again_is_no_chain_of_streams() -> None:
+    """Regression: each rest was a reader around the one before. After some 10,000 the process crashed."""
+
+    def refuse(rows: pa.Table, first: int) -> list[Shipment]:
+        error = BufferFull(waiting_bytes=1, limit_bytes=1, seconds=0.0, holding="")
+        error.accepted = rows.num_rows // 2
+        raise error
+
+    def batches(stream: object) -> Batches:
+        source = opened(stream)
+        assert isinstance(source, Batches)
+        return source
+
+    def rest_of(stream: object) -> pa.RecordBatchReader:
+        with pytest.raises(StreamFailed) as stopped:
+            sent_stream(batches(stream), refuse, stops=True)
+        assert stopped.value.rest is not None
+        return stopped.value.rest
+
+    rest = rest_of(Stream(3))
+    former = weakref.ref(rest)
+    for _ in range(3):
+        rest = rest_of(rest)
+    gc.collect()
+    assert former() is None
+    values = rest.read_all()["value"].to_pylist()
+    assert [int(value.split()[0]) for value in values] == list(range(93, 300))
+
+
+def test_what_was_refused_as_the_first_batch_of_a_rest_is_still_in_it(kafka: FakeKafka) -> None:
+    batches = [numbered(0), pa.record_batch([[b"100 " + bytes(5000)]], schema=SCHEMA), numbered(101)]
+    with new(kafka, max_record_bytes=2000) as producer:
+        with pytest.raises(StreamFailed) as stopped:
+            producer.send_table("t", pa.RecordBatchReader.from_batches(SCHEMA, batches))
+        rest = stopped.value.rest
+        assert rest is not None
+        for _ in range(2):
+            with pytest.raises(RecordTooLarge):
+                producer.send_table("t", rest)
+    with new(kafka) as producer:
+        producer.send_table("t", rest).result(SOON)
+    assert numbers(kafka) == list(range(201))
+
+
+def test_a_stream_is_sent_by_one_call_at_a_time(kafka: FakeKafka) -> None:
+    refused: list[InputError] = []
+
+    def rows() -> Iterator[pa.RecordBatch]:
+        yield numbered(0)
+        with pytest.raises(InputError, match="another call is sending this stream") as caught:
+            producer.send_table("t", stream)
+        refused.append(caught.value)
+        yield numbered(100)
+
+    stream = pa.RecordBatchReader.from_batches(SCHEMA, rows())
+    with new(kafka) as producer:
+        producer.send_table("t", stream).result(SOON)
+        assert producer.send_table("t", stream).result(SOON).records == 0
+    assert len(refused) == 1
+    assert numbers(kafka) == list(range(200))
 
 
 def test_the_error_of_a_stream_can_leave_its_process() -> None:

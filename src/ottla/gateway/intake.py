@@ -77,7 +77,7 @@ class Intake:
             else:
                 delivery = self.send(topic, records)
         except OttlaError as error:
-            lost(topic, count - getattr(error, "accepted", 0), *times, error)
+            lost(topic, count - error.accepted, *times, error)
             return
         self.watch(topic, delivery, times, lost=lost)
 

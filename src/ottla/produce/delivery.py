@@ -423,6 +423,7 @@ def _call_when_done(delivery: Any, function: Callable[[Any], None]) -> Callable[
 
     for shipment in delivery._shipments():
         shipment.watch(check)
+    check()  # what has no rows has no shipment to watch
 
     def forget() -> None:
         calls.clear()

@@ -56,7 +56,8 @@ _FEW_CHUNKS = 64
 """Up to this many topics of a thread, closed chunks may stay."""
 _RECORD_BYTES = 16
 """Overhead of a record in memory, beyond its content."""
-
+_HANDOVER_BYTES = 1400
+"""Overhead of what is handed over together, whatever is in it: measured with streams of one-row batches."""
 _REPORT_EVERY = 1.0
 """Seconds. A buffer that is always full is normal for a producer that is as fast as the brokers."""
 
@@ -281,6 +282,8 @@ class Handover:
     created: float
     """Seconds since 1970: the timestamp of records that have none."""
     held_bytes: int = 0
+    transaction: int = 0
+    """The number of the transaction to which the rows belong. 0 for the open one, whichever it is."""
 
 
 class _Open(threading.local):
@@ -313,7 +316,7 @@ class Intake:
         self._serials = itertools.count(1)
         self._chunks: dict[int, Chunk] = {}
         """Chunks that were not handed over yet, by serial number."""
-        self._handed: deque[Chunk | Handover] = deque()
+        self._handed: deque[Chunk | tuple[Handover, ...]] = deque()
         self._records: dict[str, int] = {}
         """The size of the next chunk in records, by topic."""
         self._shut: OttlaError | None = None
@@ -347,25 +350,27 @@ class Intake:
             return Delivery(chunk.shipment, index)
         return self.put(chunk.topic, value, key=key, extras=None, usable=usable)
 
-    def hand_over(self, handover: Handover) -> None:
-        """Hand over rows of one call, behind the records that the thread has put before."""
-        columns = handover.columns
-        handover.held_bytes = columns.data_bytes + columns.count * _RECORD_BYTES
-        chunk = self.open.get(handover.topic)
-        while chunk is not None:
-            self._close(chunk)
-            chunk = chunk.successors[0] if chunk.successors else None
-        self._handed.append(handover)
+    def hand_over(self, *handovers: Handover) -> None:
+        """Hand over rows of one call, behind the records that the thread has put before. All are accepted, or none."""
+        held_bytes = 0
+        for handover in handovers:
+            handover.held_bytes = _held_bytes(handover.columns)
+            held_bytes += handover.held_bytes
+            chunk = self.open.get(handover.topic)
+            while chunk is not None:
+                self._close(chunk)
+                chunk = chunk.successors[0] if chunk.successors else None
+        self._handed.append(handovers)
         if (
             self._shut is not None
         ):  # checked after appending: either we see the shutdown, or the last `take` sees the rows
             try:
-                self._handed.remove(handover)
+                self._handed.remove(handovers)
             except ValueError:
                 pass  # they were taken and have their outcome
             else:
                 raise copied(self._shut)
-        self._budget.add(handover.held_bytes)
+        self._budget.add(held_bytes)
         self._wake()
 
     def wait_for_room(self, usable: Callable[[], None]) -> None:
@@ -386,8 +391,9 @@ class Intake:
         taken: list[Handover] = []
         while self._handed:
             item = self._handed.popleft()
-            handover = item if isinstance(item, Handover) else self._as_handover(item)
-            if handover is not None:
+            if isinstance(item, tuple):
+                taken += item
+            elif (handover := self._as_handover(item)) is not None:
                 taken.append(handover)
         return taken, next_due
 
@@ -477,9 +483,14 @@ class Intake:
         each = columns.data_bytes // columns.count + _RECORD_BYTES
         grown = 2 * chunk.records if count.records >= chunk.records else chunk.records
         self._records[chunk.topic] = max(1, min(grown, _MOST_CHUNK_RECORDS, _LIKELY_CHUNK_BYTES // each))
-        held = columns.data_bytes + columns.count * _RECORD_BYTES
+        held = _held_bytes(columns)
         self._budget.add(held - charged)
         return Handover(chunk.topic, shipment, columns, partitions, chunk.opened, time.time(), held)
+
+
+def _held_bytes(columns: Columns) -> int:
+    """How much memory rows take until they are in batches."""
+    return columns.data_bytes + columns.count * _RECORD_BYTES + _HANDOVER_BYTES
 
 
 def _is_first(tickets: list[bool]) -> bool:

@@ -10,9 +10,11 @@ import math
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import msgspec
+import numpy as np
+import numpy.typing as npt
 
 from ottla.errors import OttlaError
-from ottla.produce.delivery import Outcome, Shipment
+from ottla.produce.delivery import Outcome, Placement, Shipment
 from ottla.wire.batch import IS_TRANSACTIONAL, BatchHeader, pack_header
 from ottla.wire.restamp import restamp
 
@@ -36,6 +38,12 @@ class ShipmentShare(msgspec.Struct, gc=False, frozen=True):
 
     shipment: Shipment
     rows: int
+
+
+_SHARE_BYTES = 200
+"""The memory that a share and its placement take."""
+_SHIPMENT_BYTES = 550
+"""The memory that a shipment takes until its rows have their outcome. Charged with its first share."""
 
 
 class Identity(NamedTuple):
@@ -62,6 +70,10 @@ class Account:
     def release(self, batch: Outgoing) -> None:
         """Take all the batch's bytes off the account."""
         self.hold(batch, -batch.held_bytes)
+
+    def resize(self, batch: Outgoing, size_bytes: int) -> None:
+        """Hold this much for the records of the batch, and what its shipments take."""
+        self.hold(batch, size_bytes + batch.shipments_bytes - batch.held_bytes)
 
 
 class Outgoing:
@@ -92,6 +104,7 @@ class Outgoing:
         "records",
         "sent_at",
         "shipments",
+        "shipments_bytes",
         "slices",
         "stored_identity",
         "ticket",
@@ -117,6 +130,8 @@ class Outgoing:
         self.held_bytes = 0
         """How much of the producer's memory is charged to it."""
         self.shipments: list[ShipmentShare] = []
+        self.shipments_bytes = 0
+        """The memory that these take."""
         self.identity: Identity | None = None
         self.attempts = 0
         self.in_flight = False
@@ -156,6 +171,12 @@ class Outgoing:
     def size_bytes(self) -> int:
         """Its size on the wire."""
         return 0 if self.header is None else self.header.size_bytes
+
+    def place(self, shipment: Shipment, rows: range | npt.NDArray[np.int64], first: int) -> None:
+        """Note that it has these rows of the shipment, from record number `first` on."""
+        self.shipments_bytes += _SHARE_BYTES if shipment.placements else _SHIPMENT_BYTES + _SHARE_BYTES
+        shipment.placements.append(Placement(self, rows, first))
+        self.shipments.append(ShipmentShare(shipment, len(rows)))
 
     def seal(self, header: BatchHeader, records: memoryview) -> None:
         """Complete the batch."""

@@ -17,12 +17,12 @@ import numpy.typing as npt
 
 from ottla.errors import InputError, OttlaError
 from ottla.model import TopicPartition
-from ottla.produce.delivery import Outcome, Placement, Shipment
+from ottla.produce.delivery import Outcome, Shipment
 from ottla.produce.hook import HookedDraft
 from ottla.produce.intake import Handover
 from ottla.produce.lane import MOST_IN_FLIGHT, Lane
 from ottla.produce.options import Settings
-from ottla.produce.outgoing import Account, Outgoing, ShipmentShare
+from ottla.produce.outgoing import Account, Outgoing
 from ottla.produce.route import Partitions, Router, Spread, invalid, runs, spread
 from ottla.wire.batch import Codec
 from ottla.wire.draft import Draft
@@ -252,8 +252,9 @@ def _fill(
             handover.columns, rows=row_numbers, start=start, stop=stop, now_ms=handover.shipment.now_ms
         )
         if reached > start:
-            _place(batch, handover.shipment, row_numbers, range(start, reached), first)
-            packing.account.hold(batch, draft.size_bytes - batch.held_bytes)
+            placed = row_numbers[start:reached] if len(row_numbers) else range(start, reached)
+            batch.place(handover.shipment, placed, first)
+            packing.account.resize(batch, draft.size_bytes)
         start = reached
         if start < stop or draft.count >= topic.limits.max_records:
             seal(topic, lane, packing)
@@ -290,9 +291,9 @@ def _fill_many(topic: Topic, handover: Handover, by_partition: Spread, packing: 
         if reached > start:
             batch = lane.open
             assert batch is not None
-            shipment.placements.append(Placement(batch, rows[start:reached], first))
-            batch.shipments.append(ShipmentShare(shipment, reached - start))
-            packing.account.hold(batch, grown)
+            before_bytes = batch.shipments_bytes
+            batch.place(shipment, rows[start:reached], first)
+            packing.account.hold(batch, grown + batch.shipments_bytes - before_bytes)
         if reached < stop:
             unfinished.append((lane, rows[reached:stop]))
         packing.touched.append(lane)
@@ -321,13 +322,6 @@ def _open(topic: Topic, lane: Lane, handover: Handover) -> Outgoing:
     return batch
 
 
-def _place(batch: Outgoing, shipment: Shipment, row_numbers: npt.NDArray[np.int64], rows: range, first: int) -> None:
-    """Record which rows of the shipment are in the batch, from record number `first` on."""
-    numbers = row_numbers[rows.start : rows.stop] if len(row_numbers) else rows
-    shipment.placements.append(Placement(batch, numbers, first))
-    batch.shipments.append(ShipmentShare(shipment, len(rows)))
-
-
 def seal(topic: Topic, lane: Lane, packing: Packing) -> None:
     """Move a lane's open batch to its queue. It may still have to be compressed."""
     batch = lane.open
@@ -352,7 +346,7 @@ def finish(sealing: Sealing, compressed: NewBatch, account: Account) -> None:
     """Complete a batch with its compressed records, so that it can be sent."""
     batch = sealing.batch
     batch.seal(compressed.header, compressed.records)
-    account.hold(batch, batch.size_bytes - batch.held_bytes)
+    account.resize(batch, batch.size_bytes)
 
 
 def _seal_hooked(topic: Topic, lane: Lane, whole: Outgoing, draft: HookedDraft, packing: Packing) -> None:
@@ -368,7 +362,7 @@ def _seal_hooked(topic: Topic, lane: Lane, whole: Outgoing, draft: HookedDraft, 
         packing.settled.append(Settle(whole, Outcome(0, -1, -1, made=0)))
         return
     for part in parts:
-        packing.account.hold(part, part.size_bytes - part.held_bytes)
+        packing.account.resize(part, part.size_bytes)
         lane.add(part)
     packing.account.release(whole)
 

@@ -13,6 +13,9 @@ from ottla.errors import OttlaError
 from ottla.model import TopicPartition
 from ottla.produce.coordinator import PreparedTransaction
 
+LATE = "sent while its transaction was being ended by another thread"
+"""The reason for records that belong to no transaction."""
+
 
 class Join(NamedTuple):
     """Ask the coordinator to add these partitions to transaction `number`."""
@@ -40,6 +43,11 @@ class Gate:
         self._identity: PreparedTransaction | None = None
         self._added: set[TopicPartition] = set()
         self._requested: set[TopicPartition] = set()
+
+    @property
+    def number(self) -> int:
+        """The number of the transaction that was begun last."""
+        return self._number
 
     def begin(self, number: int, identity: PreparedTransaction) -> None:
         """Start the next transaction: no partition takes part yet."""

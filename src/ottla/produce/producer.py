@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from datetime import datetime
+from functools import partial
 from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING
 
@@ -21,17 +22,18 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from ottla.config import PLAINTEXT, Retry, Security, Timeouts, check_kind
-from ottla.errors import BufferFull, ConfigError, OttlaError, RecordTooLarge, UsedAfterFork, copied
+from ottla.errors import ConfigError, OttlaError, RecordTooLarge, UsedAfterFork, copied
 from ottla.net.awaiting import awaitable
 from ottla.net.context import Bootstrap, ClientContext, Sinks
 from ottla.net.deadline import Deadline
 from ottla.other_clients import names_checked
 from ottla.produce import lifetimes, tables
 from ottla.produce import records as checks
+from ottla.produce.bulk import BulkCall
 from ottla.produce.delivery import BulkDelivery, Delivery, Shipment, check_may_wait
 from ottla.produce.failures import FailedBatch, Failures
 from ottla.produce.fast_path import MOST_BYTES
-from ottla.produce.intake import Budget, Extras, Handover, Intake
+from ottla.produce.intake import Budget, Extras, Intake
 from ottla.produce.options import (
     SMALL_BYTES,
     Buffering,
@@ -61,8 +63,6 @@ if TYPE_CHECKING:
     from ottla.produce.spool import Store
 
 _log = logging.getLogger(__name__)
-_SLICE_BYTES = 8 << 20
-"""How much of a table is handed over at once."""
 _BUFFERING = Buffering()
 _NO_TOPICS: Mapping[str, TopicOptions] = MappingProxyType({})
 _ERROR_SECONDS = 10.0
@@ -127,7 +127,7 @@ class Producer:
         self._failures = Failures(events=self._events, on_failed=on_failed)
         self._intake = Intake(self._budget, wake=loop.wakeup.ring, skips_checks=self._topics.takes_any_small_record)
         self._open = self._intake.open
-        gate = None if transactional_id is None else Gate()
+        self._gate = gate = None if transactional_id is None else Gate()
         self._counting = None if audit is None else self._new_counting(audit, security, client_id, gate)
         self._sender = Sender(
             SenderContext(
@@ -268,8 +268,9 @@ class Producer:
     def send_many(self, topic: str, items: Iterable[Item]) -> BulkDelivery:
         """Send `items`, a list of values and `(key, value)` pairs, mixed.
 
-        Raises like `send`. `BufferFull.accepted` is the number of items that were taken over before.
+        Raises like `send`. `accepted` of what it raises is the number of items that were taken over before.
         """
+        call = self._call()
         self._ensure_started(topic)
         checks.items(items)
         columns = from_list(items)
@@ -278,22 +279,24 @@ class Producer:
             batch = as_arrow(columns, now_ms=0)
             explicit = self._custom_partitions(topic, batch.column("key"), batch.column("value"), None)
         rows = checks.Rows(topic, columns, explicit, range(columns.count))
-        return BulkDelivery(self._hand_in([self._without_oversize(rows, "item")]))
+        return BulkDelivery(call.hand_in([call.sized(rows, "item")]))
 
     def send_table(self, topic: str | None, table: ArrowTable) -> BulkDelivery:
         """Send the rows of `table`: anything with `__arrow_c_stream__`, as of pyarrow, polars, pandas and DuckDB.
 
         It has a column `value`, and optionally `key`, `headers`, `timestamp` and `partition`; with `topic=None` also
-        `topic`. Raises like `send`, and `InputError` for other columns. `BufferFull.accepted` is the number of rows
-        that were taken over before. What is not in memory is read batch by batch, as room becomes free; the call
+        `topic`. Raises like `send`, and `InputError` for other columns. `accepted` of what it raises is the number of
+        rows that were taken over before. What is not in memory is read batch by batch, as room becomes free; the call
         raises `StreamFailed` if that stops early, which it also does when it notices that a record was not delivered.
         """
+        call = self._call()
         opened = tables.opened(table)
-        if isinstance(opened, pa.RecordBatchReader):
-            checks.column_names(topic, opened.schema)
-            stops = not self._failures.are_handled
-            return tables.sent_stream(opened, lambda rows, first: self._send_rows(topic, rows, first), stops=stops)
-        return BulkDelivery(self._send_rows(topic, opened))
+        if isinstance(opened, pa.Table):
+            return BulkDelivery(self._send_rows(call, topic, opened))
+        checks.column_names(topic, opened.schema)
+        self._check_open()  # before the first batch is read
+        stops = not self._failures.are_handled
+        return tables.sent_stream(opened, partial(self._send_rows, call, topic), stops=stops)
 
     def partition_for(self, topic: str, key: Payload = None, *, timeout: float = 60.0) -> int:
         """The partition that the next record with this key would go to, without sending one.
@@ -485,21 +488,20 @@ class Producer:
 
     # Lists and tables
 
-    def _send_rows(self, topic: str | None, table: pa.Table, first: int = 0) -> list[Shipment]:
+    def _send_rows(self, call: BulkCall, topic: str | None, table: pa.Table, first: int = 0) -> list[Shipment]:
         """Send the rows of a table, or of a batch of a stream that begins with row `first` of the call."""
-        all_rows = [self._checked_rows(*rows, first=first) for rows in checks.by_topic(topic, table)]
-        return self._hand_in(all_rows, first=first)
+        all_rows = [self._checked_rows(*rows) for rows in checks.by_topic(topic, table)]
+        sized = [call.sized(rows, "row", first=first) for rows in all_rows]
+        return call.hand_in(sized, first=first)
 
-    def _checked_rows(
-        self, topic: str, table: pa.Table, numbers: npt.NDArray[np.int64] | range, *, first: int = 0
-    ) -> checks.Rows:
+    def _checked_rows(self, topic: str, table: pa.Table, numbers: npt.NDArray[np.int64] | range) -> checks.Rows:
         """Check the rows of one topic and ask its partitioner."""
         self._ensure_started(topic)
         columns, explicit = checks.columns(table)
         if self._topics.settings(topic).partitioner is not None:
             keys = table.column("key") if "key" in table.schema.names else None
             explicit = self._custom_partitions(topic, keys, table.column("value"), explicit)
-        return self._without_oversize(checks.Rows(topic, columns, explicit, numbers), "row", first=first)
+        return checks.Rows(topic, columns, explicit, numbers)
 
     def _custom_partitions(
         self, topic: str, keys: pa.Array | None, values: pa.Array, explicit: npt.NDArray[np.int32] | None
@@ -508,44 +510,6 @@ class Producer:
         partitions = self.partitions(topic, timeout=self._budget.buffering.wait)
         router = self._topics.router(topic)
         return router.custom(keys, values, partitions.count, explicit=explicit)
-
-    def _hand_in(self, all_rows: list[checks.Rows], *, first: int = 0) -> list[Shipment]:
-        """Hand rows in slice by slice, all topics at once: if the buffer gets full, the first rows were taken over.
-
-        `first` is the number of the first row in the call.
-        """
-        shipments: list[Shipment] = []
-        for part, pieces in checks.slices(all_rows, _SLICE_BYTES):
-            try:
-                self._intake.wait_for_room(self._check_open)
-            except BufferFull as error:
-                error.accepted = part.start
-                raise
-            for rows in pieces:
-                shipment = Shipment(rows.topic)
-                shipment.count = rows.columns.count
-                shipment.numbers = checks.shifted(rows.numbers, first)
-                times = time.monotonic(), time.time()
-                self._intake.hand_over(Handover(rows.topic, shipment, rows.columns, rows.partitions, *times))
-                shipments.append(shipment)
-        return shipments
-
-    def _without_oversize(self, rows: checks.Rows, noun: str, *, first: int = 0) -> checks.Rows:
-        """Raises `RecordTooLarge` if a row is too large, or hands such rows to `on_oversize` and returns the rest."""
-        settings = self._topics.settings(rows.topic)
-        limit = settings.max_record_bytes
-        if checks.most_bytes(rows.columns) <= limit:
-            return rows
-        large = checks.oversize_rows(rows.columns, limit)
-        if not large:
-            return rows
-        if settings.on_oversize is None:
-            index, size = large[0]
-            raise RecordTooLarge(f"{noun} {first + rows.numbers[index]}", size_bytes=size, limit_bytes=limit)
-        for index, size in large:
-            key, value = checks.row(rows.columns, index)
-            settings.on_oversize(Oversize(rows.topic, key, value, size, limit))
-        return checks.without(rows, [index for index, _ in large])
 
     # State
 
@@ -586,8 +550,16 @@ class Producer:
         if self._closed:
             raise OttlaError("this producer was closed")
 
-    def _check_open(self) -> None:
-        """Raises if no record can be accepted: closed, forked, spool full or failed, no transaction open."""
+    def _call(self) -> BulkCall:
+        """A call with a list or table that begins now."""
+        number = 0 if self._gate is None else self._gate.number
+        return BulkCall(self._intake, self._topics, transaction=number, usable=partial(self._check_open, number))
+
+    def _check_open(self, transaction: int = 0) -> None:
+        """Raises if no record can be accepted: closed, forked, spool full or failed, no transaction open.
+
+        With `transaction`, it must be that one.
+        """
         self._check_usable()
         spooling = self._spooling
         if (
@@ -597,7 +569,7 @@ class Producer:
         ):
             raise copied(error)
         if self._transactions is not None:
-            self._transactions.check_open()
+            self._transactions.check_open(transaction)
 
     def _check_usable(self) -> None:
         """Raises if the producer cannot be used at all.

@@ -7,8 +7,10 @@ is wrong and what is accepted. Pure.
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,7 +19,7 @@ import pyarrow as pa
 
 from ottla.errors import InputError, OttlaError
 from ottla.produce.delivery import Delivery, Placement, Refusal, Shipment
-from ottla.wire.columns import Columns, from_arrow, take, without_views
+from ottla.wire.columns import Columns, compact, from_arrow, take, without_views
 from ottla.wire.kernels.encoding import BinaryIn
 
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
@@ -174,7 +176,7 @@ def columns(rows: pa.Table) -> tuple[Columns, npt.NDArray[np.int32] | None]:
     """The columns of a table, and its explicit partitions. Raises `InputError`."""
     names = rows.schema.names
     others = {name: rows.column(name) for name in ("key", "headers", "timestamp") if name in names}
-    parsed = from_arrow(rows.column("value"), **others)
+    parsed = compact(from_arrow(rows.column("value"), **others))
     if len(parsed.times) and parsed.times.max() >= _YEAR_10000 * 1000:
         raise InputError(f"column timestamp has {parsed.times.max()}, after the year 9999: int64 means milliseconds")
     return parsed, _partitions(rows) if "partition" in names else None
@@ -208,6 +210,13 @@ class Rows(NamedTuple):
     """Their explicit partitions."""
     numbers: npt.NDArray[np.int64] | range
     """The numbers of these rows in their call, ascending."""
+    oversize: tuple[tuple[int, int], ...] = ()
+    """Number and size of those that are to be diverted."""
+
+    def index_of(self, number: int) -> int:
+        """Which of these rows has this number."""
+        numbers = self.numbers
+        return numbers.index(number) if isinstance(numbers, range) else int(np.searchsorted(numbers, number))
 
     def within(self, part: range) -> Rows:
         """The rows whose numbers are in `part`."""
@@ -220,7 +229,9 @@ class Rows(NamedTuple):
         if stop - start == self.columns.count:
             return self
         partitions = None if self.partitions is None else self.partitions[start:stop]
-        return Rows(self.topic, take(self.columns, start, stop), partitions, self.numbers[start:stop])
+        first, end = (bisect_left(self.oversize, edge, key=itemgetter(0)) for edge in (part.start, part.stop))
+        oversize = self.oversize[first:end]
+        return Rows(self.topic, take(self.columns, start, stop), partitions, self.numbers[start:stop], oversize)
 
 
 def shifted(numbers: npt.NDArray[np.int64] | range, first: int) -> npt.NDArray[np.int64] | range:
@@ -248,9 +259,9 @@ def slices(all_rows: list[Rows], size_bytes: int) -> Iterator[tuple[range, list[
         yield part, [cut for cut in (rows.within(part) for rows in all_rows) if cut.columns.count]
 
 
-def row(rows: Columns, number: int) -> tuple[bytes | None, bytes | None]:
+def row(rows: Columns, index: int) -> tuple[bytes | None, bytes | None]:
     """Key and value of one row."""
-    return _cell(rows.key, number), _cell(rows.value, number)
+    return _cell(rows.key, index), _cell(rows.value, index)
 
 
 def _cell(column: BinaryIn, number: int) -> bytes | None:
@@ -287,12 +298,14 @@ def _header_sizes(rows: Columns) -> npt.NDArray[np.int64]:
     return np.asarray(running[ends[1:]] - running[ends[:-1]], np.int64)
 
 
-def without(rows: Rows, indexes: list[int]) -> Rows:
-    """The rows without those at `indexes`."""
+def without_oversize(rows: Rows) -> Rows:
+    """The rows without those that are to be diverted."""
+    if not rows.oversize:
+        return rows
     from ottla.wire.columns import as_arrow
 
     columns = rows.columns
-    kept = np.setdiff1d(np.arange(columns.count), np.array(indexes))
+    kept = np.flatnonzero(~np.isin(rows.numbers, [number for number, _ in rows.oversize]))
     batch = as_arrow(columns, now_ms=0).take(pa.array(kept))
     others: dict[str, Any] = {"key": batch.column("key"), "headers": batch.column("headers")}
     if len(columns.times):

@@ -33,7 +33,7 @@ from ottla.produce.intake import Budget, Handover, Intake
 from ottla.produce.options import SettingsByTopic, Spool, WhenFull
 from ottla.produce.outgoing import Outgoing, ShipmentShare
 from ottla.produce.packing import RefuseRows, Settle, Topic
-from ottla.produce.participants import Gate, Join
+from ottla.produce.participants import LATE, Gate, Join
 from ottla.produce.requests import UNSTARTED_SECONDS, Requests
 from ottla.produce.topics import Forget, Recall, Refuse, Remember, Report
 from ottla.wire.columns import NO_KEYS
@@ -269,14 +269,10 @@ class Sender:
             reason = str(error or f"the producer was closed before they could be sent{self._unknown_reason()}")
             for handover in handovers:
                 self._charged_bytes += handover.held_bytes
-                if not handover.columns.count:
+                if handover.columns.count:
+                    self._refuse(handover, reason, error)
+                else:
                     self._settle_empty(handover)
-                    continue
-                self._core.account.held_bytes += handover.held_bytes
-                count = handover.columns.count
-                refusal = NotDelivered(reason, topic=handover.topic, records=count, cause=error)
-                self._core.effects.append(Refuse(handover, refusal))
-                self._core.account.held_bytes -= handover.held_bytes
             self._core.topics.refuse_all(reason, error)
             kept = None if self._spool is None else self._spool.leave_behind
             self._core.expiry.end(str(error or self._closed_reason()), kept=kept)
@@ -291,15 +287,18 @@ class Sender:
     def _take(self, now: float) -> float:
         """Take what callers handed in. Returns when the next chunk is due."""
         handovers, next_due = self._context.intake.take(now, self._linger)
+        gate = self._context.gate
         for handover in handovers:
             self._drop_settled()
             self._shipments.append(handover.shipment)
             self._charged_bytes += handover.held_bytes
             self._topic(handover.topic)
-            if handover.columns.count:
-                self._core.topics.handed_over(handover, now)
-            else:
+            if not handover.columns.count:
                 self._settle_empty(handover)
+            elif gate is not None and handover.transaction not in (0, gate.number):
+                self._refuse(handover, LATE)  # its transaction has ended since its caller checked that
+            else:
+                self._core.topics.handed_over(handover, now)
             self._carry_out(now)
         return next_due
 
@@ -321,6 +320,11 @@ class Sender:
             topic.router.route(NO_KEYS, 1, partitions=topic.partitions)  # the record counts for the strategy
         self._requests.sent_by_caller(record, now)
         self._carry_out(now)
+
+    def _refuse(self, handover: Handover, reason: str, cause: OttlaError | None = None) -> None:
+        """Fail the rows of a handover that the core never gets. Its memory is given back with the effects."""
+        refusal = NotDelivered(reason, topic=handover.topic, records=handover.columns.count, cause=cause)
+        self._core.effects.append(Refuse(handover, refusal))
 
     def _settle_empty(self, handover: Handover) -> None:
         """Settle a handover without rows and give its memory back."""

@@ -6,10 +6,11 @@ batches, of which no more is read than can be sent. This module does not know wh
 
 from __future__ import annotations
 
-import itertools
 import re
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, Protocol
+from weakref import WeakKeyDictionary
 
 import pyarrow as pa
 
@@ -32,10 +33,58 @@ class ArrowTable(Protocol):
         """Export the rows by Arrow's PyCapsule interface."""
 
 
-def opened(table: object) -> pa.Table | pa.RecordBatchReader:
+class Batches:
+    """The batches of a stream. What was not accepted is put back, so that sending the rest again and again is no chain
+    of streams in streams.
+    """
+
+    def __init__(self, reader: pa.RecordBatchReader) -> None:
+        self.schema = reader.schema
+        self._reader = reader
+        self._returned: list[pa.RecordBatch] = []
+        """What comes before the next batch of the reader, last one first."""
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        return self
+
+    def __next__(self) -> pa.RecordBatch:
+        return self._returned.pop() if self._returned else next(self._reader)
+
+    def put_back(self, rows: pa.Table) -> None:
+        """Make these rows the next ones."""
+        self._returned += reversed(rows.to_batches())
+
+    def rest(self) -> pa.RecordBatchReader:
+        """What is left, as a stream for programs. `opened` recognizes it."""
+        rest = pa.RecordBatchReader.from_batches(self.schema, self)
+        _RESTS[rest] = self
+        return rest
+
+    @contextmanager
+    def reserved(self) -> Iterator[None]:
+        """Keep other calls from reading the stream meanwhile. Raises `InputError` if one does."""
+        call = object()
+        try:
+            if _READING.setdefault(self._reader, call) is not call:
+                raise InputError("another call is sending this stream: give each call a stream of its own")
+            yield
+        finally:
+            if _READING.get(self._reader) is call:
+                del _READING[self._reader]
+
+
+_RESTS: WeakKeyDictionary[pa.RecordBatchReader, Batches] = WeakKeyDictionary()
+"""What is behind the streams that `Batches.rest` has returned."""
+_READING: WeakKeyDictionary[pa.RecordBatchReader, object] = WeakKeyDictionary()
+"""The streams that are being sent, and the calls that do."""
+
+
+def opened(table: object) -> pa.Table | Batches:
     """Return a table as a pyarrow Table if it is in memory, else as a stream of batches. Raises `InputError`."""
-    if isinstance(table, pa.Table | pa.RecordBatchReader):
+    if isinstance(table, pa.Table):
         return table
+    if isinstance(table, pa.RecordBatchReader):
+        return _RESTS.get(table) or Batches(table)
     if isinstance(table, pa.RecordBatch):
         return pa.Table.from_batches([table])
     library = type(table).__module__.partition(".")[0]
@@ -47,7 +96,7 @@ def opened(table: object) -> pa.Table | pa.RecordBatchReader:
         )
     try:
         stream = pa.RecordBatchReader.from_stream(table)
-        return _without_index(stream.read_all()) if library in _FRAMES else stream
+        return _without_index(stream.read_all()) if library in _FRAMES else Batches(stream)
     except Exception as error:  # whatever the library raises while it exports
         raise InputError(f"the {kind} cannot be read as a table: {error}") from error
 
@@ -108,14 +157,17 @@ class StreamDelivery(BulkDelivery):
         self._ranges = list(joined(sorted(self._ranges)))
 
 
-def sent_stream(
-    stream: pa.RecordBatchReader, send: Callable[[pa.Table, int], list[Shipment]], *, stops: bool
-) -> StreamDelivery:
+def sent_stream(stream: Batches, send: Callable[[pa.Table, int], list[Shipment]], *, stops: bool) -> StreamDelivery:
     """Send a stream batch by batch. `send` gets rows and the number of the first one in the stream.
 
-    With `stops`, a record that was not delivered ends it. Raises `StreamFailed`, or what `send` raises about the first
-    batch if none of it was accepted.
+    With `stops`, a record that was not delivered ends it. Raises `StreamFailed`, `InputError` if another call is
+    sending the stream, or what `send` raises about the first batch if none of it was accepted.
     """
+    with stream.reserved():
+        return _sent(stream, send, stops=stops)
+
+
+def _sent(stream: Batches, send: Callable[[pa.Table, int], list[Shipment]], *, stops: bool) -> StreamDelivery:
     delivery, accepted = StreamDelivery(), 0
     while True:
         try:
@@ -126,18 +178,18 @@ def sent_stream(
             return delivery
         rows = pa.Table.from_batches([batch])
         try:
-            failure = delivery.add(send(rows, accepted))
-        except OttlaError as error:
-            taken = error.accepted if isinstance(error, BufferFull) else 0
+            shipments = send(rows, accepted)
+        except Exception as error:  # of the program's own functions, too
+            taken: int = getattr(error, "accepted", 0)
+            accepted += taken
+            stream.put_back(rows.slice(taken))
             if not accepted and not isinstance(error, BufferFull):
                 raise
-            rest = pa.RecordBatchReader.from_batches(
-                stream.schema, itertools.chain(rows.slice(taken).to_batches(), stream)
-            )
-            raise StreamFailed(str(error), accepted=accepted + taken, cause=error, rest=rest) from error
+            raise StreamFailed(_text(error), accepted=accepted, cause=error, rest=stream.rest()) from error
+        failure = delivery.add(shipments)
         accepted += rows.num_rows
         if failure is not None and stops:
-            raise StreamFailed(str(failure), accepted=accepted, cause=failure, rest=stream)
+            raise StreamFailed(str(failure), accepted=accepted, cause=failure, rest=stream.rest())
 
 
 def _text(error: Exception) -> str:

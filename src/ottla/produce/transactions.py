@@ -34,7 +34,7 @@ from ottla.produce.coordinator import PreparedTransaction, fencing
 from ottla.produce.delivery import BulkDelivery, Shipment, is_sender_thread
 from ottla.produce.failures import Failures
 from ottla.produce.identity import ProducerIdentity, transactional_producer_id
-from ottla.produce.participants import Gate
+from ottla.produce.participants import LATE, Gate
 from ottla.produce.sender import Sender
 
 if TYPE_CHECKING:
@@ -44,8 +44,6 @@ _log = logging.getLogger(__name__)
 T = TypeVar("T")
 _FOREVER = 1e6
 """Seconds. The wait ends earlier, with the `delivery_timeout` of the records or the `Timeouts` of the cluster."""
-_LATE = "sent while its transaction was being ended by another thread"
-"""The reason for records that belong to no transaction."""
 _POLL_SECONDS = 0.005
 """How often to check whether a request to add partitions is still in flight."""
 _DECIDE_SECONDS = 10.0
@@ -125,10 +123,12 @@ class Transactions:
         """Why this transaction cannot be committed. A failed record counts even if the program has seen the failure."""
         return self._own_reason or self._failures.failure
 
-    def check_open(self) -> None:
-        """Raises `Fenced` or `TransactionFailed` unless records may be sent."""
+    def check_open(self, number: int = 0) -> None:
+        """Raises `Fenced` or `TransactionFailed` unless records may be sent, in transaction `number` if it is given."""
         if self._fenced is not None:
             raise copied(self._fenced)
+        if number and number != self._number:
+            raise TransactionFailed("the transaction in which this call began is over")
         if self.state is not State.OPEN:
             raise TransactionFailed(
                 f"{self.state.value}: a producer with a transactional id sends within `with producer.transaction()`"
@@ -193,7 +193,7 @@ class Transactions:
     def _drop_strays(self) -> None:
         """Drop what threads handed in while no transaction was open."""
         self._take_reason()
-        self._sender.drop_all(NotDelivered(_LATE))
+        self._sender.drop_all(NotDelivered(LATE))
         stray = self._take_reason()
         if stray is not None:
             _log.error("records were dropped: %s", stray)
@@ -342,7 +342,7 @@ class Transactions:
         try:
             BulkDelivery(self._everything()).exception()
             self._gate.sending = False
-            self._sender.drop_all(NotDelivered(_LATE))
+            self._sender.drop_all(NotDelivered(LATE))
         except BaseException:  # Ctrl-C as well
             self._roll_back(decision, None)
             raise

@@ -31,6 +31,9 @@ NO_KEYS = _ALL_NULL
 _NO_HEADERS = HeadersIn(_NO_ENDS, _NO_BYTES, _ALL_NULL, _ALL_NULL)
 _CAN_READ_OBJECTS = loading.is_possible()
 _BYTES, _NONE = id(bytes), id(None)
+_MUCH_LARGER = 4
+"""Rows are copied if the memory behind them is this many times as large, and more than `_SMALL_BYTES`."""
+_SMALL_BYTES = 1 << 16
 
 
 class Columns(NamedTuple):
@@ -187,6 +190,28 @@ def take(columns: Columns, start: int, stop: int) -> Columns:
     )
 
 
+def compact(columns: Columns) -> Columns:
+    """Return rows that keep much more memory than their own as a copy: a small slice of a large table, for example."""
+    headers = columns.headers
+    parts = (columns.key, columns.value, headers.keys, headers.values)
+    if sum(len(part.data) for part in parts) <= _MUCH_LARGER * columns.data_bytes + _SMALL_BYTES:
+        return columns
+    return columns._replace(
+        key=_copied(columns.key),
+        value=_copied(columns.value),
+        headers=headers._replace(keys=_copied(headers.keys), values=_copied(headers.values)),
+        times=_readonly(columns.times.copy()),
+    )
+
+
+def _copied(column: BinaryIn) -> BinaryIn:
+    """Return a column with data of its own."""
+    if not len(column.ends):
+        return column
+    start, stop = int(column.ends[0]), int(column.ends[-1])
+    return column._replace(ends=_readonly(column.ends - start), data=_readonly(column.data[start:stop].copy()))
+
+
 def _cut(column: BinaryIn, start: int, stop: int) -> BinaryIn:
     """Return the rows of one column. `ends` are absolute positions, so the data is shared."""
     if not len(column.ends):
@@ -288,6 +313,8 @@ def _binary(name: str, array: pa.Array) -> BinaryIn:
         try:
             # Arrow cannot look up views, which Polars has in its categories.
             return _binary(name, without_views(array).dictionary_decode())
+        except pa.ArrowIndexError as error:
+            raise InputError(f"column {name} is damaged: {error}") from error
         except pa.ArrowInvalid as error:
             raise _too_large(name) from error
     # Views have no contiguous data, and fixed-size binaries have no offsets.

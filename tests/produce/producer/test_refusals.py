@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
-from ottla import ByColumn
-from ottla.errors import ConfigError, InputError, NotDelivered, OttlaError, RecordTooLarge
+from ottla import Buffering, ByColumn, WhenFull
+from ottla.errors import (
+    BufferFull,
+    ConfigError,
+    ErrorCode,
+    InputError,
+    NotDelivered,
+    OttlaError,
+    RecordTooLarge,
+    StreamFailed,
+)
 from ottla.model import OffsetRange
 from ottla.produce.failures import FailedBatch
 from ottla.produce.options import Oversize
@@ -76,6 +86,65 @@ def test_oversize_records_are_diverted_where_that_is_configured(kafka: FakeKafka
         (b"k", b"2", ()),
         (None, b"3", (("h", b"v"),)),
     ]
+
+
+def test_an_oversize_record_is_diverted_once_however_often_the_rest_is_sent_again(kafka: FakeKafka) -> None:
+    """It counts as accepted, so it is diverted only when its slice has room."""
+    numbers = [b"%05d" % number for number in range(30_000)]
+    large = {9_000, 15_000, 29_999}
+    names = ["t" if number % 3 else "many" for number in range(30_000)]
+    rows = [value + bytes(20_000 if number in large else 1000) for number, value in enumerate(numbers)]
+    table = pa.table(
+        {"value": rows, "topic": names, "headers": _headers([[("h", b"v")]] * 30_000), "partition": [0] * 30_000}
+    )
+    diverted: list[bytes | None] = []
+    for kind in (table, table.to_reader()):
+        kafka.clear_faults()
+        kafka.fail("Produce", ErrorCode.not_enough_replicas, times=20)
+        with new(
+            kafka,
+            max_record_bytes=10_000,
+            on_oversize=lambda record: diverted.append(record.value and record.value[:5]),
+            buffering=Buffering(bytes=9 << 20, when_full=WhenFull.REFUSE),
+        ) as producer:
+            rest: Any = kind
+            refusals = 0
+            while rest is not None:
+                try:
+                    producer.send_table(None, rest)
+                    rest = None
+                except BufferFull as full:
+                    rest = rest.slice(full.accepted)
+                    refusals += 1
+                except StreamFailed as stopped:
+                    rest = stopped.rest
+                    refusals += 1
+                time.sleep(0.005)
+        assert refusals > 2
+    assert diverted == [numbers[number] for number in sorted(large)] * 2
+    sent = [value for topic in ("t", "many") for value in values(kafka, topic)]
+    assert len(sent) == 2 * (30_000 - 3)
+    assert len({(value or b"")[:5] for value in sent}) == 30_000 - 3
+
+
+def test_rows_before_the_one_for_which_on_oversize_raises_are_accepted(kafka: FakeKafka) -> None:
+    diverted: list[bytes | None] = []
+
+    def divert(record: Oversize) -> None:
+        if record.key == b"5" and len(diverted) < 2:
+            raise ValueError("no place for it")
+        diverted.append(record.key)
+
+    keys = [b"%d" % number for number in range(8)]
+    table = pa.table({"key": keys, "value": [bytes(2000 if number in (2, 5, 6) else 1) for number in range(8)]})
+    with new(kafka, max_record_bytes=1000, on_oversize=divert) as producer:
+        with pytest.raises(ValueError, match="no place for it") as caught:
+            producer.send_table("t", table)
+        assert vars(caught.value)["accepted"] == 5
+        diverted.append(b"another place")
+        producer.send_table("t", table.slice(5)).result(SOON)
+    assert diverted == [b"2", b"another place", b"5", b"6"]
+    assert [record.key for record in kafka.records("t", 0)] == [b"0", b"1", b"3", b"4", b"7"]
 
 
 def _headers(listed: list[list[tuple[str, bytes]]]) -> pa.Array:

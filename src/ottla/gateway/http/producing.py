@@ -132,9 +132,9 @@ class Producing:
         return decided
 
     def _refusal(self, error: OttlaError, count: int) -> Problem:
-        accepted: int = getattr(error, "accepted", 0)
-        if accepted:
-            return unknown_outcome(f"{accepted} of {count} records were taken over, then the gateway's memory was full")
+        if error.accepted:
+            reason = str(error).partition("\n")[0]
+            return unknown_outcome(f"{error.accepted} of {count} records were taken over, then: {reason}")
         return problem_of(error)
 
     def _gathered(self, topic: str, record: Incoming) -> Waiting:
