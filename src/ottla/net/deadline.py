@@ -50,7 +50,7 @@ class Deadline:
 
 
 class LeavableDeadline(Deadline):
-    """A deadline that passes as soon as nobody waits for the call any more."""
+    """A deadline that its caller can end when it waits no longer."""
 
     __slots__ = ()
 

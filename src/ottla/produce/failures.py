@@ -2,8 +2,8 @@
 
 Batches and rows come in with the reason. Their deliveries are settled, and events go out. Failures are counted, and
 each `flush` raises those that none had raised when it began: a program that checks no delivery still gets an error, and
-so does each of several threads or tasks that wait for the same records. A flush that nobody waits for any more raises
-nothing, and leaves the failures to the next.
+so does each of several threads or tasks that wait for the same records. A flush whose task has left it raises nothing,
+and leaves the failures to the next.
 """
 
 from __future__ import annotations
