@@ -49,6 +49,7 @@ EXCEPTIONS = {
     "module:produce.core": "that class and the values it is made of",
     "module:produce.intake": "its two halves share the argument why no record is lost between them",
     "class:produce.lane:Lane": "the state machine of one partition",
+    "class:produce.producer:Producer": "17 public methods, some of them for asyncio as well",
     "constructor:produce.producer:Producer": "settings, most of them shared with the other clients",
     "module:produce.producer": "the public interface of a producer: most of it is docstrings",
     "module:produce.sender": "carries out every effect of the core, one branch each",

@@ -11,6 +11,7 @@ import os
 from pathlib import Path
 
 from ottla.errors import Advice, ConfigError
+from ottla.small_files import small_text
 
 VARIABLE = "OTTLA_BOOTSTRAP"
 DIR_VARIABLE = "OTTLA_DIR"
@@ -53,7 +54,9 @@ def _local_addresses(folder: Path) -> dict[str, str]:
     addresses = {}
     for file in folder.glob(f"*/{ADDRESS_FILE}"):
         try:
-            addresses[file.parent.name] = file.read_text(encoding="utf-8").strip()
-        except (OSError, UnicodeDecodeError):  # Its cluster has just been taken down.
+            addresses[file.parent.name] = small_text(file).strip()
+        except FileNotFoundError:  # Its cluster has just been taken down.
             continue
+        except OSError as error:
+            raise ConfigError(f"the address file {file} cannot be read: {error.strerror}") from error
     return {name: address for name, address in addresses.items() if address}

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
 from ottla.errors import ConfigError, OttlaError
+from ottla.small_files import read_line
 
 _T = TypeVar("_T")
 
@@ -105,10 +106,9 @@ class Table:
         if file is None:
             return None if variable is None else environment[variable]
         try:
-            return file.read_text(encoding="utf-8").partition("\n")[0].rstrip("\r")
-        except (OSError, UnicodeDecodeError) as error:
-            reason = error.strerror if isinstance(error, OSError) else "it is not text"
-            self.fail(f"{name}_file: {file} cannot be read: {reason}")
+            return read_line(file)
+        except OSError as error:
+            self.fail(f"{name}_file: {file} cannot be read: {error.strerror}")
 
     def checked(self, make: Callable[[], _T]) -> _T:
         """Return what `make` returns. Its errors get the place."""

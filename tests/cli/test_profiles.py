@@ -105,6 +105,7 @@ def test_what_goes_before_what(file: Path, fake: FakeKafka, monkeypatch: pytest.
     assert _said(fake, "--bootstrap", here, "--profile", "away") == "using profile 'away' at HERE"
     # An address of the command line is that of another cluster: the default profile's login is not sent there.
     assert _said(fake, "--bootstrap", here) == ""
+    assert _said(fake, "--bootstrap", here, OTTLA_PROFILE="away") == ""
     file.write_text("")
     monkeypatch.setenv("OTTLA_BOOTSTRAP", here)
     assert _said(fake) == "using OTTLA_BOOTSTRAP=HERE"
@@ -294,3 +295,10 @@ def test_the_library_does_not_read_the_file(file: Path) -> None:
 
     with pytest.raises(ConfigError, match="no bootstrap address given"):
         Admin()
+
+
+def test_the_login_of_a_profile_of_the_environment_is_not_sent_elsewhere(file: Path, fake: FakeKafka) -> None:
+    """Its password is not even read. `--profile` on the command line says that it is meant."""
+    assert run("topics", "list", "--bootstrap", fake.bootstrap, env={"OTTLA_PROFILE": "prod"}).exit_code == 0
+    ended = run("topics", "list", "--bootstrap", fake.bootstrap, "--profile", "prod")
+    assert "PROD_PASSWORD, which is not set" in ended.stderr

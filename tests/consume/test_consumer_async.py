@@ -211,3 +211,72 @@ def test_async_with_commits_and_closes(kafka: FakeKafka) -> None:
 
     asyncio.run(program())
     assert committed(kafka) == {AT: RECORDS}
+
+
+async def _iterate(consumer: Consumer) -> list[object]:
+    return [batch async for batch in consumer]
+
+
+def test_an_iteration_ends_quietly_when_another_task_closes(kafka: FakeKafka) -> None:
+    """Regression: one of the two tasks failed, of "another thread" or of a thread pool that was shut down."""
+
+    async def program() -> None:
+        for topic in ("none", "t"):
+            for seconds in (0.0, 0.001, 0.02, 0.1, 0.2, 0.3):
+                consumer = new_consumer(kafka.bootstrap, topics=topic)
+                reading = asyncio.ensure_future(_iterate(consumer))
+                await asyncio.sleep(seconds)
+                await consumer.aclose()
+                await asyncio.wait_for(reading, 5.0)
+        async with new_consumer(kafka.bootstrap, topics="none") as consumer:
+            iterations = [asyncio.ensure_future(_iterate(consumer)) for _ in range(3)]
+            await asyncio.sleep(0.1)
+        await asyncio.wait_for(asyncio.gather(*iterations), 5.0)
+
+    asyncio.run(program())
+
+
+def test_tasks_iterate_and_commit_side_by_side(kafka: FakeKafka) -> None:
+    async def program(consumer: Consumer) -> list[int]:
+        offsets_read: list[int] = []
+
+        async def iterate() -> None:
+            async for batch in consumer:
+                offsets_read.extend(offset for _, offset in rows(batch))
+                await asyncio.sleep(0)
+
+        async def commit() -> None:
+            while len(offsets_read) < RECORDS:
+                before = len(offsets_read)
+                await consumer.acommit()
+                assert before <= committed(kafka).get(AT, 0) <= len(offsets_read)
+            await asyncio.gather(*(consumer.acommit() for _ in range(5)))
+
+        reading = asyncio.ensure_future(iterate())
+        await asyncio.gather(commit(), commit())
+        await consumer.acommit()  # while a poll waits for records
+        await consumer.aclose()
+        await reading
+        return offsets_read
+
+    with new_consumer(kafka.bootstrap, topics="t", fetching=SMALL, commit_every=None) as consumer:
+        assert asyncio.run(program(consumer)) == list(range(RECORDS))
+    assert committed(kafka) == {AT: RECORDS}
+
+
+def test_an_error_reaches_the_iteration_although_another_task_commits(kafka: FakeKafka) -> None:
+    async def program(consumer: Consumer) -> None:
+        async def commit() -> None:
+            while not reading.done():
+                await consumer.acommit({})
+
+        reading = asyncio.ensure_future(_iterate(consumer))
+        with pytest.raises(CorruptBatch):
+            await asyncio.wait_for(asyncio.gather(reading, commit()), 20.0)
+
+    with kafka._dispatcher.changed:
+        log = kafka._partition("t", 0).log
+        stored = log.batches[20]
+        log.batches[20] = type(stored)(stored.data[:-1] + bytes([stored.data[-1] ^ 1]), stored.header)
+    with new_consumer(kafka.bootstrap, topics="t", fetching=SMALL) as consumer:
+        asyncio.run(program(consumer))

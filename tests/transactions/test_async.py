@@ -10,6 +10,7 @@ import pytest
 from ottla import Consumer
 from ottla.cluster import LocalCluster
 from ottla.produce.producer import Producer
+from ottla.produce.transactions import State
 
 from .conftest import NewProducer, NewTopic
 from .reading import Log
@@ -74,3 +75,31 @@ def test_a_task_that_is_cancelled_while_its_transaction_begins_leaves_none_open(
 
     asyncio.run(program(new_producer()))
     assert log.committed(topic) == [b"the next one works"]
+
+
+def test_a_task_that_is_cancelled_while_it_prepares_leaves_no_transaction_open(
+    kafka: LocalCluster, log: Log, topic: str, new_producer: NewProducer
+) -> None:
+    """Regression: nobody had the token, and readers stood still until the transaction's timeout."""
+
+    async def block(producer: Producer) -> None:
+        async with producer.transaction() as transaction:
+            await producer.send(topic, b"never")
+            await transaction.aprepare()
+
+    async def program(producer: Producer) -> None:
+        transactions = producer._transactions
+        assert transactions is not None
+        for _ in range(3):
+            task = asyncio.ensure_future(block(producer))
+            while transactions.state not in (State.ENDING, State.PREPARED):
+                await asyncio.sleep(0)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            assert transactions.state not in (State.OPEN, State.PREPARED)
+
+    asyncio.run(program(new_producer()))
+    with Producer(kafka.bootstrap) as producer:
+        producer.send(topic, b"read at once")
+    assert log.committed(topic) == [b"read at once"]

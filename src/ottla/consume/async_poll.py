@@ -1,46 +1,85 @@
 """Polls on a background thread for programs that `await`.
 
 A blocking poll function comes in; awaiting tasks get its results, one each. If a task is cancelled, the result it was
-waiting for goes to the next task, so that no records are lost. This module knows nothing about records.
+waiting for goes to the next task, so that no records are lost. Other blocking calls of the same object take turns with
+the polls, so that tasks of one event loop may iterate, commit and close side by side. This module knows nothing about
+records.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import asynccontextmanager
 from typing import Generic, TypeVar
 
-from ottla.net.awaiting import ended
+from ottla.net.awaiting import ended, on_thread
 
 _log = logging.getLogger(__name__)
 T = TypeVar("T")
+R = TypeVar("R")
 
 
 class AsyncPoll(Generic[T]):
-    """Runs `poll` on one thread. `hurry` makes a running poll return soon."""
+    """Runs `poll` on one thread. A running poll that is woken by `wake` returns soon if it finds `is_hurried`."""
 
-    def __init__(self, poll: Callable[[], T], *, hurry: Callable[[], None]) -> None:
+    def __init__(self, poll: Callable[[], T], *, wake: Callable[[], None]) -> None:
         self._poll = poll
-        self._hurry = hurry
+        self.is_hurried = False
+        self._wake = wake
         self._worker: ThreadPoolExecutor | None = None
         self._thread: threading.Thread | None = None
         self._future: Future[T] | None = None
+        self._is_closed = False
+        self._turns: list[Future[None]] = []
+        """Of the polls that tasks wait for and of other calls, in their order. The first one runs."""
 
-    async def next(self) -> T:
-        """Return the result of the next poll, or of one that a cancelled task left behind.
+    async def next(self) -> T | None:
+        """Return the result of the next poll, or of one that a cancelled task left behind; None after `close`.
 
         Raises whatever the poll raises.
         """
-        while True:
+        async with self._turn():
+            if self._is_closed:
+                return None
             if self._worker is None:
                 self._worker = ThreadPoolExecutor(1, thread_name_prefix="ottla-poll")
-            future = self._future = self._future or self._worker.submit(self._run)
+            future = self._future
+            if future is None:
+                self.is_hurried = len(self._turns) > 1
+                future = self._future = self._worker.submit(self._run)
             await ended(future)
-            if self._future is future:  # Otherwise another task took this result.
-                self._future = None
-                return future.result()
+            self._future = None
+            return future.result()
+
+    async def between(self, call: Callable[[], R]) -> R:
+        """Run another blocking call on a thread, between two polls. Raises what it raises.
+
+        A task that is cancelled waits for the end of a call that has begun.
+        """
+        async with self._turn():
+            return await on_thread(call)
+
+    @asynccontextmanager
+    async def _turn(self) -> AsyncIterator[None]:
+        turn: Future[None] = Future()
+        self._turns.append(turn)
+        try:
+            self._hurry()
+            while (first := self._turns[0]) is not turn:
+                await ended(first)
+            yield
+        finally:
+            self._turns.remove(turn)
+            turn.set_result(None)
+
+    def _hurry(self) -> None:
+        future = self._future
+        if future is not None and not future.done():
+            self.is_hurried = True
+            self._wake()
 
     def settle(self, timeout: float) -> None:
         """Stop a running poll before another call. The next poll returns the records that it got."""
@@ -58,6 +97,7 @@ class AsyncPoll(Generic[T]):
 
     def close(self) -> None:
         """Stop the thread. No poll may be running."""
+        self._is_closed = True
         if self._worker is not None:
             self._worker.shutdown(wait=True, cancel_futures=True)
 

@@ -40,7 +40,6 @@ from ottla.fetch.bounds import Bound
 from ottla.fetch.fetcher import Fetcher
 from ottla.fetch.options import Fetching, FetchPolicy, OnLost, parse_isolation, parse_on_lost
 from ottla.model import GroupMember, Isolation, Record, TopicPartition
-from ottla.net.awaiting import awaitable
 from ottla.net.background import BackgroundTasks
 from ottla.net.context import Addresses, ClientContext, Sinks
 from ottla.net.deadline import Deadline
@@ -67,7 +66,8 @@ _INTERRUPTED_SECONDS = 1.0
 class Consumer:
     """A member of a consumer group, or a reader of partitions that the program names (`assign`).
 
-    Only one thread at a time may use it; `stop` may be called from any thread. `with` closes it. With automatic
+    Only one thread at a time may use it; `stop` may be called from any thread. Tasks of one event loop may iterate,
+    `acommit` and `aclose` side by side. `with` closes it. With automatic
     commits, a block that ends normally commits everything it received; one that raises commits everything except the
     records it was processing. Polling, seeking, pausing and committing raise `OttlaError` after `close`, and while
     another thread uses the consumer.
@@ -154,10 +154,10 @@ class Consumer:
         self._maintain_at = 0.0
         self._in_use = threading.RLock()
         self._pid = os.getpid()
-        self._started = self._stopped = self._closed = self._hurried = False
+        self._started = self._stopped = self._closed = False
         self._was_interrupted = False
         """Whether Ctrl-C came in the middle of a call."""
-        self._async_poll = AsyncPoll(self._poll_ahead, hurry=self._hurry)
+        self._async_poll = AsyncPoll(self._poll_ahead, wake=self._wake)
         if topic_names:
             self.subscribe(topic_names)
 
@@ -438,10 +438,27 @@ class Consumer:
                 self._closed = True
 
     # For asyncio: `async with`, and `aclose` is what `contextlib.aclosing` calls.
-    acommit = awaitable(commit)
-    aclose = awaitable(close)
-    __aenter__ = awaitable(__enter__)
-    __aexit__ = awaitable(__exit__)
+
+    async def acommit(
+        self, offsets: Mapping[TopicPartition, int | Committed] | None = None, *, timeout: float | None = None
+    ) -> None:
+        """`commit` for asyncio, on a thread. Other tasks may iterate. A task that is cancelled waits for its end."""
+        await self._async_poll.between(lambda: self.commit(offsets, timeout=timeout))
+
+    async def aclose(self, timeout: float = _CLOSE_SECONDS) -> None:
+        """`close` for asyncio, on a thread. Ends iterations of other tasks. A cancelled task waits for its end."""
+        arguments.check_wait("timeout", timeout)
+        if os.getpid() == self._pid:
+            self.stop()
+        await self._async_poll.between(lambda: self.close(timeout))
+
+    async def __aenter__(self) -> Consumer:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._async_poll.between(lambda: self.__exit__(kind, error, trace))
 
     # Inside
 
@@ -492,7 +509,7 @@ class Consumer:
             self._started = True
             self._fetcher.start()
 
-    def _next(self, deadline: Deadline) -> Portion | None:
+    def _next(self, deadline: Deadline, *, may_be_hurried: bool = False) -> Portion | None:
         """Return the next portion. It stays `underway` until the caller sets that to None."""
         with self._exclusive():
             self._refuse_in_listener("ask for records")
@@ -503,23 +520,18 @@ class Consumer:
                 self._start_fetching()
             elif not self._assignment.held:
                 raise InputError("this consumer has nothing to read: call subscribe() or assign() first")
-            while not (self._stopped or self._hurried):
+            while not self._stopped:
                 self._maintain()
                 self._subscription.join()
                 portion = self._dispenser.next(deadline.sooner(_NAP))
                 if portion is not None:
                     return portion
-                if deadline.expired():
+                if deadline.expired() or (may_be_hurried and self._async_poll.is_hurried):
                     break
             return None
 
     def _poll_ahead(self) -> Portion | None:
-        self._hurried = False
-        return self._next(Deadline.after(_NAP))
-
-    def _hurry(self) -> None:
-        self._hurried = True
-        self._wake()
+        return self._next(Deadline.after(_NAP), may_be_hurried=True)
 
     def _maintain_between(self, portion: Portion) -> bool:
         """Run maintenance between two records. Returns whether the program may get the rest of the portion."""

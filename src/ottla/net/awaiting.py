@@ -12,6 +12,8 @@ import threading
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
+from ottla.net.deadline import Deadline, LeavableDeadline
+
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
@@ -20,27 +22,55 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-def awaitable(
-    method: Callable[Concatenate[S, P], T], *, may_be_left: bool = False
-) -> Callable[Concatenate[S, P], Coroutine[Any, Any, T]]:
+def awaitable(method: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[S, P], Coroutine[Any, Any, T]]:
     """Return the coroutine function of a blocking method.
 
-    A task that is cancelled first waits until the call has ended: half of a commit is none. With `may_be_left` it goes
-    at once, and the call ends alone.
+    A task that is cancelled first waits until the call has ended: half of a commit is none.
     """
 
     @functools.wraps(method)
     async def call(self: S, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return await on_thread(lambda: method(self, *args, **kwargs), may_be_left=may_be_left)
+        return await on_thread(lambda: method(self, *args, **kwargs))
 
-    left = "goes at once" if may_be_left else "first waits until that has ended"
-    call.__doc__ = f"`{method.__name__}` for asyncio, on another thread. A task that is cancelled {left}."
+    call.__doc__ = f"`{method.__name__}` for asyncio, on a thread. A task that is cancelled first waits for its end."
     return call
 
 
-async def on_thread(call: Callable[[], T], *, may_be_left: bool = False) -> T:
-    """Run a blocking call on a new thread and return its result. Raises what it raises."""
+async def on_thread(call: Callable[[], T]) -> T:
+    """Run a blocking call on a new thread and return its result. Raises what it raises.
+
+    A task that is cancelled waits for its end.
+    """
     from asyncio import CancelledError
+
+    future = _started(call)
+    cancelled: CancelledError | None = None
+    while not future.done():
+        try:
+            await ended(future)
+        except CancelledError as error:
+            cancelled = error
+    if cancelled is not None:
+        raise cancelled from future.exception()
+    return future.result()
+
+
+async def until_left(call: Callable[[Deadline], T], deadline: Deadline) -> T:
+    """Run a blocking call on a new thread, with a deadline that passes when the task is cancelled, which goes at once.
+
+    So the thread ends soon after, and repeated calls that are all left do not pile up. Raises what the call raises.
+    """
+    limit = LeavableDeadline(deadline.at, deadline.started)
+    try:
+        future = _started(lambda: call(limit))
+        await ended(future)
+    except BaseException:
+        limit.leave()
+        raise
+    return future.result()
+
+
+def _started(call: Callable[[], T]) -> Future[T]:
     from concurrent.futures import Future
 
     future: Future[T] = Future()
@@ -54,17 +84,7 @@ async def on_thread(call: Callable[[], T], *, may_be_left: bool = False) -> T:
 
     # A daemon: a program that ends does not wait for a call that its task has left.
     threading.Thread(target=run, name="ottla-await", daemon=True).start()
-    cancelled: CancelledError | None = None
-    while not future.done():
-        try:
-            await ended(future)
-        except CancelledError as error:
-            if may_be_left:
-                raise
-            cancelled = error
-    if cancelled is not None:
-        raise cancelled from future.exception()
-    return future.result()
+    return future
 
 
 async def ended(future: Future[Any]) -> None:

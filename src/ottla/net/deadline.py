@@ -6,6 +6,7 @@ matter. It never waits itself.
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import dataclass, field
 
@@ -46,3 +47,13 @@ class Deadline:
     def seconds(self) -> float:
         """The original timeout in seconds, for error texts."""
         return max(0.0, self.at - self.started)
+
+
+class LeavableDeadline(Deadline):
+    """A deadline that its caller can end when it waits no longer."""
+
+    __slots__ = ()
+
+    def leave(self) -> None:
+        """Let it pass now. Any thread may call this."""
+        object.__setattr__(self, "at", -math.inf)

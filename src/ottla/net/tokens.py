@@ -22,6 +22,7 @@ from typing import Any, NoReturn
 
 from ottla.config import Path, check_seconds
 from ottla.errors import ConfigError, OttlaError
+from ottla.small_files import read_line
 from ottla.text import printable, redacted
 
 _KEPT_SHARE = 0.8
@@ -39,11 +40,12 @@ class TokenFile:
 
     def __call__(self) -> str:
         try:
-            with open(self.path, encoding="ascii") as file:
-                return file.readline().strip()
-        except (OSError, UnicodeDecodeError) as error:
-            reason = error.strerror if isinstance(error, OSError) else "it is not ASCII"
-            raise OttlaError(f"the token file {os.fspath(self.path)} cannot be read: {reason}") from error
+            token = read_line(self.path).strip()
+        except OSError as error:
+            raise OttlaError(f"the token file {os.fspath(self.path)} cannot be read: {error.strerror}") from error
+        if not token.isascii():
+            raise OttlaError(f"the token file {os.fspath(self.path)} cannot be read: it is not ASCII")
+        return token
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,9 @@
 """Records that were not delivered: counts them, reports them, and hands them to the program.
 
-Batches and rows come in with the reason. Their deliveries are settled, and events go out. Failures since the last
-`flush` are counted, so that a program that checks no delivery still gets an error.
+Batches and rows come in with the reason. Their deliveries are settled, and events go out. Failures are counted, and
+each `flush` raises those that none had raised when it began: a program that checks no delivery still gets an error, and
+so does each of several threads or tasks that wait for the same records. A flush whose task has left it raises nothing,
+and leaves the failures to the next.
 """
 
 from __future__ import annotations
@@ -25,6 +27,8 @@ from ottla.produce.packing import RefuseRows
 from ottla.wire.batch import BatchHeader
 
 _log = logging.getLogger(__name__)
+_KEPT = 64
+"""More than there are threads in the middle of `raise_failures`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,9 +60,11 @@ class Failures:
         self._events = events
         self._on_failed = on_failed
         self._failed_records = Total()
-        """Records that failed and were not raised yet."""
-        self._first: deque[OttlaError] = deque()
-        """The first error since the last `raise_failures`. The thread that takes it out raises for all."""
+        """All records that failed. It never decreases."""
+        self._raised = deque([0], maxlen=_KEPT)
+        """How many of them there were at the last calls of `raise_failures`."""
+        self._errors: deque[tuple[int, OttlaError]] = deque(maxlen=_KEPT)
+        """The first error after each such call, and how many records had failed before it."""
         self.kept = 0
         """Records that stay in the spool when the producer ends."""
         self.failure: OttlaError | None = None
@@ -105,15 +111,24 @@ class Failures:
     def count(self, records: int, error: OttlaError) -> None:
         """Count failed records to be raised later."""
         self.failure = self.failure or as_not_delivered(error)
-        self._failed_records.add(records)
-        if not self._first:  # checked after adding: a thread that takes the error out now counts these records as well
-            self._first.append(error)
+        if not self._errors or self._errors[-1][0] < self.raised:
+            self._errors.append((self._failed_records.value, error))
+        self._failed_records.add(records)  # last: who sees the records finds their error
 
-    def raise_failures(self) -> None:
-        """Raises `NotDelivered` if records failed since the last call."""
-        first, records = self._take_failures()
-        if first is None or not records:
+    @property
+    def raised(self) -> int:
+        """How many of the failed records were raised."""
+        return max(tuple(self._raised))  # several threads may raise at the same time, in any order
+
+    def raise_failures(self, raised: int) -> None:
+        """Raises `NotDelivered` if more records failed than were `raised` when the caller began to wait."""
+        failed = self._failed_records.value
+        if failed <= raised:
             return
+        self._raised.append(failed)
+        records = failed - raised
+        errors = tuple(self._errors)
+        first = next((error for before, error in errors if before >= raised), errors[-1][1])
         if isinstance(first, NotDelivered) and first.records == records:
             raise as_not_delivered(first)
         reason = str(first) if records == 1 else f"the first reason: {first}"
@@ -121,17 +136,7 @@ class Failures:
 
     def forget_failures(self) -> None:
         """Forget the failures: they were raised in another way."""
-        self._take_failures()
-
-    def _take_failures(self) -> tuple[OttlaError | None, int]:
-        """Take the first error and the number of failed records. Only one thread gets them."""
-        try:
-            first = self._first.popleft()
-        except IndexError:
-            return None, 0  # there are none, or another thread raises for them
-        records = self._failed_records.value
-        self._failed_records.add(-records)
-        return first, records
+        self._raised.append(self._failed_records.value)
 
     def _hand_out(self, batch: Outgoing, error: OttlaError) -> bool:
         """Pass a batch to `on_failed`. Returns whether the program got it."""

@@ -23,14 +23,14 @@ import pyarrow as pa
 
 from ottla.config import PLAINTEXT, Retry, Security, Timeouts, check_kind
 from ottla.errors import ConfigError, OttlaError, RecordTooLarge, UsedAfterFork, copied
-from ottla.net.awaiting import awaitable
+from ottla.net.awaiting import ended, on_thread, until_left
 from ottla.net.context import Bootstrap, ClientContext, Sinks
 from ottla.net.deadline import Deadline
 from ottla.other_clients import names_checked
 from ottla.produce import lifetimes, tables
 from ottla.produce import records as checks
 from ottla.produce.bulk import BulkCall
-from ottla.produce.delivery import BulkDelivery, Delivery, Shipment, check_may_wait
+from ottla.produce.delivery import BulkDelivery, Delivery, Shipment, _call_when_done, check_may_wait
 from ottla.produce.failures import FailedBatch, Failures
 from ottla.produce.fast_path import MOST_BYTES
 from ottla.produce.intake import Budget, Extras, Intake
@@ -341,16 +341,30 @@ class Producer:
     def flush(self, timeout: float | None = None) -> None:
         """Send everything now and wait until all of it is decided.
 
-        Raises `NotDelivered` if records failed since the last flush, even if their deliveries were checked, and
+        Raises `NotDelivered` for the records that failed and that no flush had raised when this one began, even if
+        their deliveries were checked; so each of several threads that wait for the same records gets it. Raises
         `TimeoutError` if some are undecided after `timeout` seconds.
         """
         check_may_wait("flush")
         self._check_usable()
         if not self._started:
             return
+        raised = self._failures.raised
         deadline = Deadline.after(_seconds(timeout))
         BulkDelivery(self._sender.send_everything(deadline)).exception(deadline.remaining())
-        self._failures.raise_failures()
+        self._failures.raise_failures(raised)
+
+    async def aflush(self, timeout: float | None = None) -> None:
+        """`flush` for asyncio. A task that is cancelled goes at once: the next flush raises what failed."""
+        check_may_wait("flush")
+        self._check_usable()
+        if not self._started:
+            return
+        raised = self._failures.raised
+        deadline = Deadline.after(_seconds(timeout))
+        undecided = BulkDelivery(await until_left(self._sender.send_everything, deadline))
+        await _decided(undecided, deadline)
+        self._failures.raise_failures(raised)
 
     def persist(self, timeout: float | None = None) -> None:
         """Wait until everything sent so far is on disk or acknowledged, so that a kill -9 cannot lose it.
@@ -358,13 +372,23 @@ class Producer:
         With `Spool(fsync=True)`, a power loss cannot either. Raises `ConfigError` without a spool, and the reason if
         that fails for `timeout` seconds.
         """
+        self._check_persistent()
+        self._persist(Deadline.after(_seconds(timeout)))
+
+    async def apersist(self, timeout: float | None = None) -> None:
+        """`persist` for asyncio. A task that is cancelled goes at once."""
+        self._check_persistent()
+        await until_left(self._persist, Deadline.after(_seconds(timeout)))
+
+    def _check_persistent(self) -> None:
         check_may_wait("persist")
         self._check_usable()
         if self._spooling is None:
             raise ConfigError(
                 "persist needs a spool: Producer(..., spool=Spool(path)); flush waits for acknowledgements"
             )
-        deadline = Deadline.after(_seconds(timeout))
+
+    def _persist(self, deadline: Deadline) -> None:
         error: OttlaError | None = None
         while self._started:
             try:
@@ -372,7 +396,7 @@ class Producer:
             except TimeoutError:
                 if error is not None:
                     raise copied(error) from None
-                raise TimeoutError(f"nothing was persisted within {timeout} s: the sender is busy") from None
+                raise TimeoutError(f"nothing was persisted within {deadline.seconds:g} s: the sender is busy") from None
             if error is None:
                 return
             if deadline.expired():
@@ -385,7 +409,36 @@ class Producer:
         With a spool it stays there for the next producer, which is no error. Then `timeout` defaults to 10 seconds.
         """
         check_may_wait("close")
-        if os.getpid() != self._pid or self._ended:
+        if os.getpid() == self._pid:
+            raised = self._failures.raised
+            self._close(timeout)
+            self._failures.raise_failures(raised)
+
+    async def aclose(self, timeout: float | None = None) -> None:
+        """`close` for asyncio, on another thread. A task that is cancelled first waits until that has ended.
+
+        What failed is raised by the next `aclose` then.
+        """
+        check_may_wait("close")
+        if os.getpid() == self._pid:
+            raised = self._failures.raised
+            await on_thread(lambda: self._close(timeout))
+            self._failures.raise_failures(raised)
+
+    async def __aenter__(self) -> Producer:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            await self.aclose()
+        else:
+            await on_thread(lambda: self.__exit__(kind, error, trace))
+
+    def _close(self, timeout: float | None) -> None:
+        """Flush and end everything, without raising for failed records."""
+        if self._ended:
             return
         self._closed = True
         if timeout is None and self._spooling is not None:
@@ -401,14 +454,6 @@ class Producer:
                     pass  # what is left is given up, and raised below
         finally:
             self._end(deadline)
-        self._failures.raise_failures()
-
-    # For asyncio: `async with`, and `aclose` is what `contextlib.aclosing` calls.
-    aflush = awaitable(flush, may_be_left=True)
-    apersist = awaitable(persist, may_be_left=True)
-    aclose = awaitable(close)
-    __aenter__ = awaitable(__enter__)
-    __aexit__ = awaitable(__exit__)
 
     def hurry(self) -> None:
         """Send everything now without waiting. Useful before many producers are closed."""
@@ -592,6 +637,24 @@ def _opened(spool: Spool) -> Store:
     from ottla.produce.spool import Store
 
     return Store.open(spool.path, fsync=spool.fsync, max_bytes=spool.max_bytes)
+
+
+async def _decided(delivery: BulkDelivery, deadline: Deadline) -> None:
+    """Wait until every record has an outcome. Raises `TimeoutError`. No thread waits, and who leaves leaves nothing."""
+    if delivery.done:
+        return
+    import asyncio  # a program that awaits has imported it already
+    from concurrent.futures import Future
+
+    done: Future[None] = Future()
+    forget = _call_when_done(delivery, lambda _: done.set_result(None))
+    try:
+        async with asyncio.timeout(deadline.remaining()):
+            await ended(done)
+    except TimeoutError:
+        raise TimeoutError(f"no outcome after {deadline.seconds:.1f} s; delivery continues") from None
+    finally:
+        forget()
 
 
 def _seconds(timeout: float | None) -> float:

@@ -87,6 +87,14 @@ class Transaction:
         except OttlaError as failed:
             _log.warning("%s", failed)
 
+    def _withdraw_quietly(self) -> None:
+        """Abort what was prepared, and log errors."""
+        self._decided = False
+        try:
+            self._transactions.withdraw(self._decision)
+        except OttlaError as failed:
+            _log.warning("%s", failed)
+
     def send_offsets(self, group: str | GroupMember, offsets: Mapping[TopicPartition, int]) -> None:
         """Commit a consumer group's offsets (the next ones to read) with this transaction.
 
@@ -117,7 +125,17 @@ class Transaction:
         self._decided = True
 
     asend_offsets = awaitable(send_offsets)
-    aprepare = awaitable(prepare)
+
+    async def aprepare(self) -> PreparedTransaction:
+        """`prepare` for asyncio, on a thread. A cancelled task waits for its end, and aborts the transaction."""
+        from asyncio import CancelledError
+
+        try:
+            return await on_thread(self.prepare)
+        except CancelledError:  # the task never gets the token that ends it
+            await on_thread(self._withdraw_quietly)
+            raise
+
     aabort = awaitable(abort)
 
 

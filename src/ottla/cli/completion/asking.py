@@ -39,8 +39,7 @@ def ask(context: click.Context, question: Callable[[Cluster], Iterable[str]]) ->
     thread = threading.Thread(target=run, name="ottla-completion", daemon=True)
     thread.start()
     thread.join(SECONDS)
-    # Names come from the cluster, and become words of a shell.
-    return [name for name in list(answers) if name.isprintable()]
+    return list(answers)
 
 
 def _asked(context: click.Context, question: Callable[[Cluster], Iterable[str]]) -> list[str]:

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
     from ottla.net.cluster import Cluster
 
 GROUP_PREFIX = "group:"
@@ -91,9 +93,14 @@ def complete_topic_settings(context: click.Context, parameter: click.Parameter, 
     return _offered(context, parameter, NAMES, incomplete)
 
 
-def complete_topic_pairs(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
+def complete_topic_pairs(
+    context: click.Context, parameter: click.Parameter, incomplete: str
+) -> list[CompletionItem[str]]:
     """Return `NAME=` for the settings of topics, for what takes KEY=VALUE."""
-    return [f"{name}=" for name in complete_topic_settings(context, parameter, incomplete)]
+    from click.shell_completion import CompletionItem
+
+    names = complete_topic_settings(context, parameter, incomplete)
+    return [CompletionItem(f"{name}=", is_part=True) for name in names]
 
 
 def _topics(cluster: Cluster) -> Iterable[str]:
@@ -113,10 +120,15 @@ def _brokers(cluster: Cluster) -> Iterable[str]:
 
 
 def _offered(context: click.Context, parameter: click.Parameter, names: Iterable[str], incomplete: str) -> list[str]:
-    """Return the names that begin with what is typed, without those that the command line has already."""
+    """Return the names that begin with what is typed, without those that the command line has already.
+
+    A name that begins with a dash is none of an argument: the command would take it for an option.
+    """
     given = context.params.get(parameter.name or "")
     taken = {str(value) for value in given} if isinstance(given, tuple) else set()
+    options = "-" if isinstance(parameter, click.Argument) else ()
     fitting = (name for name in names if name.startswith(incomplete) and name not in taken)
+    fitting = (name for name in fitting if not name.startswith(options))
     is_hidden_wanted = incomplete.startswith(("_", "ottla"))
     return sorted(
         (name for name in fitting if is_hidden_wanted or not name.startswith(_HIDDEN)),

@@ -71,14 +71,15 @@ def _noted(context: click.Context, parameter: click.Parameter, value: str | None
 def chosen_profile(context: click.Context) -> Profile | None:
     """Return the profile that the command uses: the one that is named, else the default of the file.
 
-    The default is not used where the command line or OTTLA_BOOTSTRAP has an address. Raises `ConfigError` for an
+    Where the command line has an address, only a profile that it names as well is used: the login of another one must
+    not be sent there. The default gives way to OTTLA_BOOTSTRAP, too. Raises `ConfigError` for an
     unknown profile and an invalid file.
     """
     option = next((known for known in context.command.params if isinstance(known, _ProfileOption)), None)
     if option is None or not option.is_used(context.params):
         return None
     name: str | None = context.meta.get(_KEY)
-    if name is None and (_is_address_given(context) or os.environ.get(VARIABLE)):
+    if not is_profile_given(context) and (_is_address_given(context) or (name is None and os.environ.get(VARIABLE))):
         return None
     from ottla.cli.profiles.file import read_profiles
 

@@ -16,6 +16,7 @@ import click
 
 from ottla.cli.errors import UsageError
 from ottla.cli.options.profile import chosen_profile
+from ottla.small_files import read_line
 
 if TYPE_CHECKING:
     from ottla.cli.profiles.file import Profile
@@ -201,10 +202,9 @@ def _tokens(file: Path | None, endpoint: dict[str, Any]) -> OAuthBearer | None:
 def _secret(file: Path | None, variable: str, need: str, option: str) -> str:
     if file is not None:
         try:
-            return file.read_text().partition("\n")[0].rstrip("\r")
-        except (OSError, UnicodeDecodeError) as error:
-            reason = error.strerror if isinstance(error, OSError) else "it is not text"
-            raise UsageError(f"the file {file} of {option} cannot be read: {reason}") from error
+            return read_line(file)
+        except OSError as error:
+            raise UsageError(f"the file {file} of {option} cannot be read: {error.strerror}") from error
     secret = os.environ.get(variable)
     if secret is None:
         raise UsageError(f"{need}: set {variable}, or pass {option}")

@@ -108,11 +108,10 @@ class PlaceType(click.ParamType[Any]):
         from click.shell_completion import CompletionItem
 
         if Kind.GROUP in self.kinds and incomplete.startswith(GROUP_PREFIX):
-            names = complete_group_places(ctx, param, incomplete)
-        else:
-            words = {Kind.EARLIEST: "earliest", Kind.LATEST: "latest", Kind.GROUP: GROUP_PREFIX}
-            names = [word for kind, word in words.items() if kind in self.kinds and word.startswith(incomplete)]
-        return [CompletionItem(name) for name in names]
+            return [CompletionItem(name) for name in complete_group_places(ctx, param, incomplete)]
+        words = {Kind.EARLIEST: "earliest", Kind.LATEST: "latest", Kind.GROUP: GROUP_PREFIX}
+        names = [word for kind, word in words.items() if kind in self.kinds and word.startswith(incomplete)]
+        return [CompletionItem(name, is_part=name == GROUP_PREFIX) for name in names]
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Place:
         """Return the place."""

@@ -24,6 +24,7 @@ from ottla.engines.fleet.redis_errors import code, first_line, meaning
 from ottla.engines.fleet.redis_scripts import Script
 from ottla.errors import ConfigError, StoreUnavailable
 from ottla.net.tls import tls_context
+from ottla.small_files import read_line
 
 CONNECT_SECONDS = 5.0
 ANSWER_SECONDS = 5.0
@@ -251,11 +252,10 @@ class Link:
         if (path := self._place.password_file) is None:
             return self._place.password
         try:
-            password = Path(path).read_text(encoding="utf-8").partition("\n")[0].rstrip("\r")
-        except (OSError, UnicodeDecodeError) as error:
-            reason = error.strerror if isinstance(error, OSError) else "it is not text"
+            password = read_line(path)
+        except OSError as error:
             raise ConfigError(
-                f"the fleet's store {self._place}: its password_file {path} cannot be read: {reason}"
+                f"the fleet's store {self._place}: its password_file {path} cannot be read: {error.strerror}"
             ) from None
         if not password:
             raise ConfigError(

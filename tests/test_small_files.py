@@ -1,0 +1,46 @@
+"""Small files are read with a limit, and nothing else is."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from ottla import Reader
+from ottla.errors import ConfigError
+from ottla.settings_table import Table
+from ottla.small_files import MOST_BYTES, read_line, small_text
+
+
+def test_text_up_to_the_limit_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "password"
+    path.write_bytes("größe\r\nmore".encode())
+    assert read_line(path) == "größe"
+    path.write_bytes(b"x" * MOST_BYTES)
+    assert len(small_text(path)) == MOST_BYTES
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [(b"x" * (MOST_BYTES + 1), "larger than 64 kB"), (b"\xff", "not text"), (b"a:1\0", "not text"), (None, "regular")],
+)
+def test_anything_else_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes | None, reason: str
+) -> None:
+    """Regression: a pipe hung, a device never ended, zeros became the name of a host."""
+    path = tmp_path / "default" / "bootstrap"
+    path.parent.mkdir()
+    if content is None:
+        os.mkfifo(path)
+    else:
+        path.write_bytes(content)
+    monkeypatch.delenv("OTTLA_BOOTSTRAP", raising=False)
+    monkeypatch.setenv("OTTLA_DIR", str(tmp_path))
+    with pytest.raises(ConfigError, match=f"address file .*bootstrap cannot be read: it is .*{reason}"):
+        Reader()
+
+
+def test_a_device_is_no_password_file(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="password_file: /dev/zero cannot be read: it is not a regular file"):
+        Table({"password_file": "/dev/zero"}, "the file", tmp_path).secret("password", {})
