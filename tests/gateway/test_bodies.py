@@ -18,12 +18,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ottla.errors import NotDelivered, SpoolFull
 from ottla.gateway.http.answers import Landed, Missed, Outcome, by_row, native
 from ottla.gateway.http.bodies import Rows, read_rows
 from ottla.gateway.http.compat import read_kafboy
 from ottla.gateway.http.decoding import decoded
 from ottla.gateway.http.limits import Limits
-from ottla.gateway.http.problems import Problem
+from ottla.gateway.http.problems import Problem, problem_of
 from ottla.gateway.http.rest_bodies import Documents, from_v3, read_v2, read_v3, read_v3_batch, v2_answer
 from ottla.gateway.intake import Incoming
 from ottla.gateway.keys.table import Done, Table, decode_entry, encode_entry
@@ -169,6 +170,15 @@ def test_a_native_answer_shows_in_its_status_what_failed() -> None:
         200,
         {"ranges": [{"partition": 3, "base_offset": 9, "count": 1}], "failed": []},
     )
+
+
+def test_a_full_disk_is_named_and_so_are_records_that_got_there_before() -> None:
+    full = SpoolFull("/spool", used_bytes=1, needed_bytes=2, reason="No space left on device")
+    problem = problem_of(NotDelivered("the spool did not take it", cause=full))
+    assert (problem.status, problem.limit, "/spool" in problem.text) == (503, "spool_disk", False)
+    assert problem_of(SpoolFull("/spool", used_bytes=1, needed_bytes=2, max_bytes=2)).limit == "spool_bytes"
+    assert native(Outcome(2, (), (Missed(range(2), problem),)))[0] == 503
+    assert native(Outcome(2, (), (Missed(range(1), problem),)))[0] == 207
 
 
 def test_v3_records_say_what_they_are() -> None:

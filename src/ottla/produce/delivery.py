@@ -152,6 +152,11 @@ class Shipment:
                 " learns what becomes of the record"
             )
 
+    @property
+    def is_placed(self) -> bool:
+        """Whether every row is in a batch, or was refused."""
+        return self.unsettled == 0 or sum(len(placement.rows) for placement in self.placements) >= self.count
+
     def settle(self, rows: int) -> None:
         """Record that this many more rows have their outcome."""
         self.unsettled -= rows

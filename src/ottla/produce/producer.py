@@ -10,7 +10,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from datetime import datetime
 from types import MappingProxyType, TracebackType
@@ -355,12 +355,7 @@ class Producer:
         With `Spool(fsync=True)`, a power loss cannot either. Raises `ConfigError` without a spool, and the reason if
         that fails for `timeout` seconds.
         """
-        check_may_wait("persist")
-        self._check_usable()
-        if self._spooling is None:
-            raise ConfigError(
-                "persist needs a spool: Producer(..., spool=Spool(path)); flush waits for acknowledgements"
-            )
+        self._check_may_persist()
         deadline = Deadline.after(_seconds(timeout))
         error: OttlaError | None = None
         while self._started:
@@ -375,6 +370,32 @@ class Producer:
             if deadline.expired():
                 raise copied(error)
             time.sleep(min(_PERSIST_AGAIN, deadline.remaining()))
+
+    def persist_each(self, deliveries: Sequence[BulkDelivery], timeout: float | None = None) -> list[OttlaError | None]:
+        """Write to disk what can be written now, and return what each of `deliveries` still waits for.
+
+        None stands for one whose records are on disk or have their outcome. For a program that answers many callers:
+        records of a topic whose partitions are not known concern their own delivery alone, and the call does not wait
+        for them. A delivery that the disk refuses fails with that reason, so that it can be sent again; one of which a
+        broker may have records, or which shares a batch with others, goes on, and the reason is returned.
+
+        Raises `ConfigError` without a spool, and `TimeoutError` if the sender is busy for `timeout` seconds.
+        """
+        self._check_may_persist()
+        if not self._started:
+            return [None] * len(deliveries)
+        return self._sender.persist_each(
+            [list(each._shipments()) for each in deliveries], Deadline.after(_seconds(timeout))
+        )
+
+    def _check_may_persist(self) -> None:
+        """Raises if this thread may not wait for the disk, or if there is no spool."""
+        check_may_wait("persist")
+        self._check_usable()
+        if self._spooling is None:
+            raise ConfigError(
+                "persist needs a spool: Producer(..., spool=Spool(path)); flush waits for acknowledgements"
+            )
 
     def close(self, timeout: float | None = None) -> None:
         """Flush, then end everything. Raises like `flush`. What is undecided after `timeout` seconds is given up.

@@ -154,6 +154,12 @@ class Spooling:
         """Whether the batch is a part and on disk within the whole: neither it nor its siblings were sent."""
         return batch.ticket is None and self._awaits_split(batch)
 
+    def keeps(self, batch: Outgoing) -> bool:
+        """Whether the batch is on disk, durably if `fsync` is set: no death of this process can lose it."""
+        if batch.ticket is None:
+            return self._awaits_split(batch)
+        return batch.ticket.id not in self._unsynced and batch.ticket.id not in self._doubtful
+
     def _awaits_split(self, batch: Outgoing) -> bool:
         """Whether the batch is a part whose whole is still on disk in its place."""
         ticket = None if batch.parent is None else batch.parent[0].ticket
