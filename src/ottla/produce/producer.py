@@ -10,7 +10,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from datetime import datetime
 from types import MappingProxyType, TracebackType
@@ -387,6 +387,14 @@ class Producer:
         return self._sender.persist_each(
             [list(each._shipments()) for each in deliveries], Deadline.after(_seconds(timeout))
         )
+
+    @property
+    def remembered_topics(self) -> Collection[str]:
+        """The topics whose number of partitions the spool knows; none without a spool.
+
+        Records of these can be kept while no broker answers. It changes with what is sent: look names up in it.
+        """
+        return () if self._spooling is None else self._spooling.topics
 
     def _check_may_persist(self) -> None:
         """Raises if this thread may not wait for the disk, or if there is no spool."""
