@@ -429,6 +429,35 @@ def test_objects_before_what_is_none_are_found() -> None:
         next(documents)
 
 
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda: _read('{"records":[{"value":1}],"records":[{"value":2},{"value":3}]}'),
+        lambda: _read('{"records":[{"value":1}],"\\u0072ecords":[{"value":2}]}'),
+        lambda: _read('{"records":[{"value":1}],"records":[]}'),
+        lambda: _read('{"records":[{"value":1}],"records":3}'),
+        lambda: _read('{"records":[1],"a":{},"records":{}}'),
+        lambda: read_v2(b'{"records":[{}],"records":[{},{}]}', "json", partition=None, limits=_LIMITS),
+        lambda: read_v3_batch(b'{"entries":[{"id":"a"}],"entries":[{"id":"b"}]}', _LIMITS),
+    ],
+)
+def test_records_that_a_second_list_would_hide_are_refused(read: Callable[[], object]) -> None:
+    problem = _problem(read)
+    assert (problem.status, "more than once" in problem.text) == (400, True)
+
+
+def test_a_value_may_have_anything_under_the_name_records() -> None:
+    for text in (
+        '{"records":{"records":[1]}}',
+        '{"a":{"records":[1]},"records":"x"}',
+        '{"records":1e999}',
+        '{"records":123456789012345678901234567890}',
+        '{"records":null,"a":[]}',
+        '{"records":true}',
+    ):
+        assert list(_read(text)) == [Incoming(text.encode())]
+
+
 def test_times_that_no_clock_has_are_refused() -> None:
     for number in (b"-1", b"1" + b"0" * 400):
         body = b'{"records":[{"value":1,"timestamp":' + number + b"}]}"

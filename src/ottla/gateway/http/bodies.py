@@ -26,6 +26,7 @@ from ottla.gateway.http.problems import Problem
 from ottla.gateway.intake import Incoming
 
 _T = TypeVar("_T")
+_R = TypeVar("_R")
 Rows: TypeAlias = Sequence[Incoming] | pa.RecordBatch
 JSON = "application/json"
 NDJSON = ("application/x-ndjson", "application/ndjson", "application/jsonl")
@@ -80,10 +81,19 @@ class _Envelope(msgspec.Struct, gc=False):
     records: msgspec.Raw = msgspec.Raw(b"")
 
 
+class _Object(msgspec.Struct, gc=False):
+    """Any object; nothing of it is kept."""
+
+
+class _NoList(msgspec.Struct, gc=False):
+    records: _Object | str | float | bool | None = None
+
+
 _raw_line = msgspec.json.Decoder(msgspec.Raw)
 _record_line = msgspec.json.Decoder(_Record)
 _records = msgspec.json.Decoder(_Records)
 _envelope = msgspec.json.Decoder(_Envelope)
+_no_list = msgspec.json.Decoder(_NoList)
 _header_pairs = msgspec.json.Decoder(dict[str, str | None] | list[tuple[str, str | None]] | None)
 _line_with_content = re.compile(rb"\S[^\n]*")
 
@@ -133,6 +143,19 @@ def decode_counted(decode: Callable[[bytes], _T], body: bytes, limits: Limits, *
         raise
 
 
+def decode_list(
+    decode: Callable[[bytes], _T], body: bytes, limits: Limits, *, name: str, of: Callable[[_T], list[_R]]
+) -> list[_R]:
+    """Return the records that a body has under one name, which stands there once. Raises `Problem`.
+
+    Of a name that is repeated, decoders keep the last one.
+    """
+    records = of(decode_counted(decode, body, limits))
+    if _room.left != limits.records - len(records):
+        raise _repeated(name)
+    return records
+
+
 def read_lines(body: bytes, key: str | None = None, *, limits: Limits) -> list[Incoming]:
     """Return a record for each line that is not empty: its value is the line's JSON, as it came."""
     check_utf8(body)
@@ -174,7 +197,7 @@ def read_json(body: bytes, key: str | None = None, *, is_value: bool = False, li
     check_utf8(body)
     try:
         if not is_value and _has_records(body):
-            records = decode_counted(_records.decode, body, limits).records
+            records = decode_list(_records.decode, body, limits, name="records", of=lambda found: found.records)
             return [_incoming(record, index, limits) for index, record in enumerate(records)]
         return [Incoming(bytes(msgspec.json.decode(body, type=msgspec.Raw)), _encoded(key))]
     except msgspec.MsgspecError as error:
@@ -261,10 +284,21 @@ def check_headers(headers: Sequence[tuple[str, bytes | None]], what: str, limits
 
 
 def _has_records(body: bytes) -> bool:
-    """Whether this is an object with a list `records`."""
+    """Whether this is an object with a list `records`. Raises `Problem` if that is followed by other `records`."""
     if not body.lstrip().startswith(b"{") or b'"records"' not in body:
         return False
-    return bytes(_envelope.decode(body).records).startswith(b"[")
+    if bytes(_envelope.decode(body).records).startswith(b"["):
+        return True
+    try:
+        _no_list.decode(body)
+    except msgspec.ValidationError as error:
+        if "got `array`" in str(error):
+            raise _repeated("records") from error
+    return False
+
+
+def _repeated(name: str) -> Problem:
+    return Problem(400, f"the body has {name} more than once")
 
 
 def _incoming(record: _Record, index: int, limits: Limits) -> Incoming:
