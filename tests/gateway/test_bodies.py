@@ -396,6 +396,60 @@ def test_limits_of_headers_hold_for_arrow_too() -> None:
         _read_arrow(_stream(pa.record_batch({"value": pa.array([b"x"]), "headers": headers})))
     assert refused.value.limit == "record_headers"
 
+    for sizes in ([(9_000, 0), (9_000, 0)], [(1, 9_000), (1, 9_000)], [(17_000, 0)]):
+        large = _with_headers([(b"a" * name, b"x" * value) for name, value in sizes])
+        assert _problem(partial(_read_arrow, large)).limit == "record_header_bytes"
+    assert len(_read_arrow(_with_headers([(b"a" * 9_000, b"x" * 7_000)]))) == 2
+
+
+def _with_headers(pairs: list[tuple[bytes, bytes | None]]) -> bytes:
+    headers = pa.array([[], pairs], pa.map_(pa.binary(), pa.binary()))
+    return _stream(pa.record_batch({"value": pa.array([b"x", b"y"]), "headers": headers}))
+
+
+def test_names_of_headers_in_arrow_are_utf8() -> None:
+    assert len(_read_arrow(_with_headers([("é".encode(), None), (b"", b"\xff"), (b"a", b"")]))) == 2
+    for names in ([b"a", b"\xff"], ["é".encode()[:1], "é".encode()[1:]], [b"a", b"\xed\xa0\x80"]):
+        bad = _with_headers([(name, b"") for name in names])
+        assert _problem(partial(_read_arrow, bad)).status == 422
+
+
+_ODD_TYPES = [
+    pa.null(),
+    pa.int64(),
+    pa.float64(),
+    pa.timestamp("s"),
+    pa.duration("s"),
+    pa.decimal128(10, 2),
+    pa.string(),
+    pa.binary_view(),
+    pa.binary(3),
+    pa.list_(pa.binary()),
+    pa.list_view(pa.binary()),
+    pa.struct([("key", pa.binary()), ("value", pa.int64())]),
+    pa.list_(pa.struct([("key", pa.int64()), ("value", pa.binary())])),
+    pa.list_(pa.struct([("key", pa.binary()), ("key", pa.binary()), ("value", pa.binary())])),
+    pa.dense_union([pa.field("a", pa.int64())]),
+]
+
+
+@pytest.mark.parametrize("column", ["value", "key", "headers", "timestamp", "partition"])
+@pytest.mark.parametrize("number", range(len(_ODD_TYPES)))
+def test_whatever_type_an_arrow_column_has_it_is_read_or_refused(column: str, number: int) -> None:
+    kind = _ODD_TYPES[number]
+    indices, entries = pa.array([0, 0], pa.int32()), pa.nulls(1, kind)
+    kinds = [pa.nulls(2, kind), pa.DictionaryArray.from_arrays(indices, entries)]
+    kinds += [pa.DictionaryArray.from_arrays(indices, pa.DictionaryArray.from_arrays(indices[:1], entries))]
+    kinds += [pa.ListArray.from_arrays(pa.array([0, 1, 1], pa.int32()), entries)]
+    refused: list[Problem] = []
+    for content in kinds:
+        columns = {"value": pa.array([b"x", b"y"])} | {column: content}
+        try:
+            assert len(_read_arrow(_stream(pa.record_batch(columns)))) == 2
+        except Problem as problem:
+            refused.append(problem)
+    assert {problem.status for problem in refused} <= {400, 422}
+
 
 def test_damaged_arrow_streams_are_refused() -> None:
     chance = random.Random(2026)
