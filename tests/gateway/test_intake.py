@@ -15,7 +15,7 @@ from tests.waiting import eventually
 from ottla import Batching, Producer, Spool, TopicPartition
 from ottla.admin import Admin
 from ottla.cluster import LocalCluster
-from ottla.errors import OttlaError
+from ottla.errors import OttlaError, SpoolFull
 from ottla.gateway.intake import Incoming, Intake
 from ottla.produce.delivery import BulkDelivery
 from ottla.testing import FakeKafka
@@ -107,13 +107,38 @@ def test_one_topic_that_is_not_known_keeps_nobody_else_from_the_disk(
             intake.persisted(intake.send("t", [Incoming(b"x")])).result(30)
         assert not stranger.done()
         monkeypatch.setattr("ottla.gateway.intake._PERSIST_SECONDS", 0.01)
-        late = intake.persisted(intake.send("typo35", [Incoming(b"x")]))
-        with pytest.raises(OttlaError, match="typo35"):
-            late.result(30)
+        with pytest.raises(OttlaError, match="typo34"):
+            stranger.result(30)
         broker.all_up()
-        stranger.result(30)  # the topic is refused: that is an outcome
         with pytest.raises(OttlaError):
             producer.flush(30)
+
+
+def test_clients_whose_records_share_a_batch_that_the_disk_refuses_are_all_told_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spool = Spool(tmp_path / "spool", write_ahead=True, max_bytes=1 << 20)
+    with (
+        FakeKafka(topics={"t": 1}, auto_create=None) as broker,
+        Producer(broker.bootstrap, spool=spool, compression="none", batching=Batching(linger=30.0)) as producer,
+        closing(Intake(producer, has_spool=True)) as intake,
+    ):
+        intake.persisted(intake.send("t", [Incoming(b"x")])).result(30)
+        broker.all_down()
+        large = [Incoming(os.urandom(900_000))]
+        intake.persisted(intake.send("t", large)).result(30)
+        first, second = intake.send("t", [Incoming(os.urandom(100_000))]), intake.send("t", large)
+        intake.persisted(first)
+        persisted = [intake.persisted(first), intake.persisted(second)]
+        for future, delivery in zip(persisted, (first, second), strict=True):
+            future.result(30)
+            error = delivery.exception(0)
+            assert error is not None
+            assert isinstance(error.cause, SpoolFull)
+        broker.all_up()
+        with pytest.raises(OttlaError, match="2 records"):
+            producer.flush(30)
+    assert len(broker.records("t", 0)) == 2
 
 
 def test_what_is_known_of_a_delivery_can_be_asked_before_all_of_it_is(kafka: LocalCluster) -> None:

@@ -23,6 +23,8 @@ _PERSIST_SECONDS = 30.0
 """How long records may take to get to the disk before those who wait for it get an error."""
 _AGAIN_SECONDS = 0.1
 """Between two attempts for records that wait for the partitions of their topic."""
+_ROOM_SECONDS = 1.0
+"""How long those who share a batch that the disk refused may take to ask for it together, so that it is given up."""
 
 
 class Incoming(msgspec.Struct, frozen=True):  # made for each request, three times as fast as a dataclass
@@ -130,11 +132,11 @@ def _count_lost(delivery: BulkDelivery, topic: str, times: tuple[float, float], 
 
 
 class _Waiter(NamedTuple):
-    """Who waits for a delivery to be on disk, and until when."""
+    """Who waits for a delivery to be on disk, and since when."""
 
     delivery: BulkDelivery
     future: Future[None]
-    until: float
+    since: float
 
 
 class _Persisting:
@@ -152,7 +154,7 @@ class _Persisting:
         self._thread.start()
 
     def join(self, delivery: BulkDelivery) -> Future[None]:
-        waiter = _Waiter(delivery, Future(), time.monotonic() + _PERSIST_SECONDS)
+        waiter = _Waiter(delivery, Future(), time.monotonic())
         waiter.future.set_running_or_notify_cancel()  # a client that leaves cannot cancel it
         with self._changed:
             self._next.append(waiter)
@@ -192,9 +194,10 @@ class _Persisting:
             return []
         held = []
         for waiter, reason in zip(group, reasons, strict=True):
+            limit = _ROOM_SECONDS if isinstance(reason, SpoolError) else _PERSIST_SECONDS
             if reason is None:
                 waiter.future.set_result(None)
-            elif isinstance(reason, SpoolError) or time.monotonic() >= waiter.until:
+            elif time.monotonic() >= waiter.since + limit:
                 waiter.future.set_exception(reason)
             else:
                 held.append(waiter)
