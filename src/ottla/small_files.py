@@ -8,19 +8,29 @@ from __future__ import annotations
 
 import errno
 import os
+import select
 import stat
 
 MOST_BYTES = 64 << 10
+_PIPE_SECONDS = 10.0
+"""How long each piece may take to come through a pipe."""
 
 
 def small_text(path: str | os.PathLike[str]) -> str:
-    """Return the text of a small file. Raises `OSError`, also for what is no regular file, too large or not text."""
+    """Return the text of a small file, or of a pipe such as that of a shell's `<(...)`.
+
+    Raises `OSError`, also for what is neither, too large or not text.
+    """
     # Opening a pipe would wait for who writes into it.
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    with open(descriptor, "rb") as file:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+    with open(descriptor, "rb", buffering=0) as file:
+        mode = os.fstat(descriptor).st_mode
+        if stat.S_ISFIFO(mode):
+            content = _from_pipe(descriptor, path)
+        elif stat.S_ISREG(mode):
+            content = file.read(MOST_BYTES + 1)
+        else:
             raise OSError(errno.EINVAL, "it is not a regular file", os.fspath(path))
-        content = file.read(MOST_BYTES + 1)
     if len(content) > MOST_BYTES:
         raise OSError(errno.EFBIG, f"it is larger than {MOST_BYTES >> 10} kB", os.fspath(path))
     try:
@@ -35,3 +45,18 @@ def small_text(path: str | os.PathLike[str]) -> str:
 def read_line(path: str | os.PathLike[str]) -> str:
     """Return the first line of a small file, without its end. Raises like `small_text`."""
     return small_text(path).partition("\n")[0].rstrip("\r")
+
+
+def _from_pipe(descriptor: int, path: str | os.PathLike[str]) -> bytes:
+    """Return what comes until all who write have closed it. One that nobody writes into is empty."""
+    content = b""
+    poll = select.poll()
+    poll.register(descriptor, select.POLLIN)
+    while len(content) <= MOST_BYTES:
+        if not poll.poll(_PIPE_SECONDS * 1000):
+            raise OSError(errno.ETIMEDOUT, f"nothing came from the pipe for {_PIPE_SECONDS:g} s", os.fspath(path))
+        piece = os.read(descriptor, MOST_BYTES + 1 - len(content))
+        if not piece:
+            break
+        content += piece
+    return content

@@ -18,12 +18,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ottla.errors import NotDelivered, SpoolFull
 from ottla.gateway.http.answers import Landed, Missed, Outcome, by_row, native
 from ottla.gateway.http.bodies import Rows, read_rows
 from ottla.gateway.http.compat import read_kafboy
 from ottla.gateway.http.decoding import decoded
 from ottla.gateway.http.limits import Limits
-from ottla.gateway.http.problems import Problem
+from ottla.gateway.http.problems import Problem, problem_of
 from ottla.gateway.http.rest_bodies import Documents, from_v3, read_v2, read_v3, read_v3_batch, v2_answer
 from ottla.gateway.intake import Incoming
 from ottla.gateway.keys.table import Done, Table, decode_entry, encode_entry
@@ -169,6 +170,15 @@ def test_a_native_answer_shows_in_its_status_what_failed() -> None:
         200,
         {"ranges": [{"partition": 3, "base_offset": 9, "count": 1}], "failed": []},
     )
+
+
+def test_a_full_disk_is_named_and_so_are_records_that_got_there_before() -> None:
+    full = SpoolFull("/spool", used_bytes=1, needed_bytes=2, reason="No space left on device")
+    problem = problem_of(NotDelivered("the spool did not take it", cause=full))
+    assert (problem.status, problem.limit, "/spool" in problem.text) == (503, "spool_disk", False)
+    assert problem_of(SpoolFull("/spool", used_bytes=1, needed_bytes=2, max_bytes=2)).limit == "spool_bytes"
+    assert native(Outcome(2, (), (Missed(range(2), problem),)))[0] == 503
+    assert native(Outcome(2, (), (Missed(range(1), problem),)))[0] == 207
 
 
 def test_v3_records_say_what_they_are() -> None:
@@ -386,6 +396,60 @@ def test_limits_of_headers_hold_for_arrow_too() -> None:
         _read_arrow(_stream(pa.record_batch({"value": pa.array([b"x"]), "headers": headers})))
     assert refused.value.limit == "record_headers"
 
+    for sizes in ([(9_000, 0), (9_000, 0)], [(1, 9_000), (1, 9_000)], [(17_000, 0)]):
+        large = _with_headers([(b"a" * name, b"x" * value) for name, value in sizes])
+        assert _problem(partial(_read_arrow, large)).limit == "record_header_bytes"
+    assert len(_read_arrow(_with_headers([(b"a" * 9_000, b"x" * 7_000)]))) == 2
+
+
+def _with_headers(pairs: list[tuple[bytes, bytes | None]]) -> bytes:
+    headers = pa.array([[], pairs], pa.map_(pa.binary(), pa.binary()))
+    return _stream(pa.record_batch({"value": pa.array([b"x", b"y"]), "headers": headers}))
+
+
+def test_names_of_headers_in_arrow_are_utf8() -> None:
+    assert len(_read_arrow(_with_headers([("é".encode(), None), (b"", b"\xff"), (b"a", b"")]))) == 2
+    for names in ([b"a", b"\xff"], ["é".encode()[:1], "é".encode()[1:]], [b"a", b"\xed\xa0\x80"]):
+        bad = _with_headers([(name, b"") for name in names])
+        assert _problem(partial(_read_arrow, bad)).status == 422
+
+
+_ODD_TYPES = [
+    pa.null(),
+    pa.int64(),
+    pa.float64(),
+    pa.timestamp("s"),
+    pa.duration("s"),
+    pa.decimal128(10, 2),
+    pa.string(),
+    pa.binary_view(),
+    pa.binary(3),
+    pa.list_(pa.binary()),
+    pa.list_view(pa.binary()),
+    pa.struct([("key", pa.binary()), ("value", pa.int64())]),
+    pa.list_(pa.struct([("key", pa.int64()), ("value", pa.binary())])),
+    pa.list_(pa.struct([("key", pa.binary()), ("key", pa.binary()), ("value", pa.binary())])),
+    pa.dense_union([pa.field("a", pa.int64())]),
+]
+
+
+@pytest.mark.parametrize("column", ["value", "key", "headers", "timestamp", "partition"])
+@pytest.mark.parametrize("number", range(len(_ODD_TYPES)))
+def test_whatever_type_an_arrow_column_has_it_is_read_or_refused(column: str, number: int) -> None:
+    kind = _ODD_TYPES[number]
+    indices, entries = pa.array([0, 0], pa.int32()), pa.nulls(1, kind)
+    kinds = [pa.nulls(2, kind), pa.DictionaryArray.from_arrays(indices, entries)]
+    kinds += [pa.DictionaryArray.from_arrays(indices, pa.DictionaryArray.from_arrays(indices[:1], entries))]
+    kinds += [pa.ListArray.from_arrays(pa.array([0, 1, 1], pa.int32()), entries)]
+    refused: list[Problem] = []
+    for content in kinds:
+        columns = {"value": pa.array([b"x", b"y"])} | {column: content}
+        try:
+            assert len(_read_arrow(_stream(pa.record_batch(columns)))) == 2
+        except Problem as problem:
+            refused.append(problem)
+    assert {problem.status for problem in refused} <= {400, 422}
+
 
 def test_damaged_arrow_streams_are_refused() -> None:
     chance = random.Random(2026)
@@ -417,6 +481,35 @@ def test_objects_before_what_is_none_are_found() -> None:
     assert (next(documents), next(documents)) == (b'{"a":1}', b'{"b":2}')
     with pytest.raises(Problem):
         next(documents)
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda: _read('{"records":[{"value":1}],"records":[{"value":2},{"value":3}]}'),
+        lambda: _read('{"records":[{"value":1}],"\\u0072ecords":[{"value":2}]}'),
+        lambda: _read('{"records":[{"value":1}],"records":[]}'),
+        lambda: _read('{"records":[{"value":1}],"records":3}'),
+        lambda: _read('{"records":[1],"a":{},"records":{}}'),
+        lambda: read_v2(b'{"records":[{}],"records":[{},{}]}', "json", partition=None, limits=_LIMITS),
+        lambda: read_v3_batch(b'{"entries":[{"id":"a"}],"entries":[{"id":"b"}]}', _LIMITS),
+    ],
+)
+def test_records_that_a_second_list_would_hide_are_refused(read: Callable[[], object]) -> None:
+    problem = _problem(read)
+    assert (problem.status, "more than once" in problem.text) == (400, True)
+
+
+def test_a_value_may_have_anything_under_the_name_records() -> None:
+    for text in (
+        '{"records":{"records":[1]}}',
+        '{"a":{"records":[1]},"records":"x"}',
+        '{"records":1e999}',
+        '{"records":123456789012345678901234567890}',
+        '{"records":null,"a":[]}',
+        '{"records":true}',
+    ):
+        assert list(_read(text)) == [Incoming(text.encode())]
 
 
 def test_times_that_no_clock_has_are_refused() -> None:

@@ -25,7 +25,7 @@ from ottla.gateway.intake import Intake
 from .logs import count, intake, logged, new_topic
 
 pytestmark = pytest.mark.broker
-_TIME = 1_795_000_000_123
+_TIME = 1_755_000_000_123
 
 
 @contextmanager
@@ -73,6 +73,22 @@ def test_every_kind_of_message_arrives_as_it_was_written(kafka: LocalCluster, tm
         for message in messages
     }
     assert {record[:4] for record in logged(kafka, topic)} == expected
+
+
+def test_a_message_of_a_wrong_clock_has_the_time_of_its_receipt(kafka: LocalCluster, tmp_path: Path) -> None:
+    topic = new_topic(kafka, "clocks")
+    now = int(time.time() * 1000)
+    wrong = {b"ahead": now + 7_200_000, b"microseconds": now * 1000, b"9000": 221_845_392_000_000, b"before": -1}
+    right = {b"old": 1, b"now": now, b"soon": now + 3_000_000}
+    with intake(kafka) as taker, _listening(taker, path=tmp_path / "s") as listener, _to(tmp_path / "s") as sender:
+        for value, time_ms in (wrong | right).items():
+            sender.send(write(Message(topic.encode(), value, None, time_ms)))
+        assert listener.drain(30)
+        taker.producer.flush(30)
+        assert _count(listener, "discarded") == 0
+    times = {record.value: record.time_ms for record in logged(kafka, topic)}
+    assert {value: times[value] for value in right} == right
+    assert all(now <= times[value] <= time.time() * 1000 for value in wrong)
 
 
 def test_streams_by_unix_and_tcp_carry_the_same_messages(kafka: LocalCluster, tmp_path: Path) -> None:

@@ -233,6 +233,39 @@ def test_after_the_deadline_the_outcome_is_unknown(values: tuple[bytes, ...]) ->
     asyncio.run(run())
 
 
+@pytest.mark.parametrize("is_held", [False, True])
+def test_a_large_record_does_not_overtake_those_before_it(is_held: bool) -> None:
+    async def run() -> None:
+        intake = _Intake()
+        gathering = _gathering(intake)
+        if is_held:
+            _write(gathering, b"first", b"group")
+            await asyncio.sleep(0)
+        _write(gathering, b"a", b"b", b"x" * 20_000, b"c", topic="t")
+        _write(gathering, b"other", topic="u")
+        await _until(lambda: sum(map(len, intake.groups)) == 5 + 2 * is_held)
+        values = [record.value for group in intake.groups for record in group if record.value != b"other"]
+        assert values[2 * is_held :] == [b"a", b"b", b"x" * 20_000, b"c"]
+
+    asyncio.run(run())
+
+
+def test_sound_records_of_a_refused_group_keep_their_order() -> None:
+    async def run() -> None:
+        intake = _Intake()
+        intake.refuses = lambda record: (
+            RecordTooLarge("a record", size_bytes=9, limit_bytes=1) if record.value == b"wrong" else None
+        )
+        gathering = _gathering(intake)
+        waiting = _write(gathering, b"a", b"wrong", b"b", b"x" * 20_000, b"c", b"wrong", b"d")
+        await _until(lambda: sum(map(len, intake.groups)) == 5)
+        values = [record.value for group in intake.groups for record in group]
+        assert values == [b"a", b"b", b"x" * 20_000, b"c", b"d"]
+        assert all(isinstance(waiting[number].exception(), Problem) for number in (1, 5))
+
+    asyncio.run(run())
+
+
 def test_large_records_go_on_their_own_and_many_leave_at_once() -> None:
     async def run() -> None:
         intake = _Intake()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 
@@ -14,8 +15,10 @@ from tests.waiting import eventually
 from ottla import Batching, Producer, Spool, TopicPartition
 from ottla.admin import Admin
 from ottla.cluster import LocalCluster
-from ottla.errors import OttlaError
+from ottla.errors import OttlaError, SpoolFull
 from ottla.gateway.intake import Incoming, Intake
+from ottla.produce.delivery import BulkDelivery
+from ottla.testing import FakeKafka
 
 pytestmark = pytest.mark.broker
 _TIME = 1_700_000_000.123
@@ -67,18 +70,17 @@ def test_one_write_to_the_disk_serves_all_who_wait(kafka: LocalCluster, tmp_path
         Producer(kafka.bootstrap, spool=spool, batching=Batching(linger=0.05)) as producer,
         closing(Intake(producer, has_spool=True)) as intake,
     ):
-        persist = producer.persist
+        persist = producer.persist_each
 
-        def counted(timeout: float | None = None) -> None:
+        def counted(deliveries: Sequence[BulkDelivery], timeout: float | None = None) -> list[OttlaError | None]:
             nonlocal calls
             calls += 1
-            persist(timeout)
+            return persist(deliveries, timeout)
 
-        producer.persist = counted  # type: ignore[method-assign]
+        producer.persist_each = counted  # type: ignore[method-assign]
 
         def one() -> None:
-            intake.send(topic, [Incoming(b"x")])
-            intake.persisted().result(30)
+            intake.persisted(intake.send(topic, [Incoming(b"x")])).result(30)
 
         threads = [threading.Thread(target=one) for _ in range(20)]
         for thread in threads:
@@ -87,6 +89,56 @@ def test_one_write_to_the_disk_serves_all_who_wait(kafka: LocalCluster, tmp_path
             thread.join(30)
         assert not any(thread.is_alive() for thread in threads)
         assert 1 <= calls < 20
+
+
+def test_one_topic_that_is_not_known_keeps_nobody_else_from_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spool = Spool(tmp_path / "spool", write_ahead=True)
+    with (
+        FakeKafka(topics={"t": 1}, auto_create=None) as broker,
+        Producer(broker.bootstrap, spool=spool) as producer,
+        closing(Intake(producer, has_spool=True)) as intake,
+    ):
+        producer.send("t", b"x").result(30)
+        broker.all_down()
+        stranger = intake.persisted(intake.send("typo34", [Incoming(b"x")]))
+        for _ in range(20):
+            intake.persisted(intake.send("t", [Incoming(b"x")])).result(30)
+        assert not stranger.done()
+        monkeypatch.setattr("ottla.gateway.intake._PERSIST_SECONDS", 0.01)
+        with pytest.raises(OttlaError, match="typo34"):
+            stranger.result(30)
+        broker.all_up()
+        with pytest.raises(OttlaError):
+            producer.flush(30)
+
+
+def test_clients_whose_records_share_a_batch_that_the_disk_refuses_are_all_told_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spool = Spool(tmp_path / "spool", write_ahead=True, max_bytes=1 << 20)
+    with (
+        FakeKafka(topics={"t": 1}, auto_create=None) as broker,
+        Producer(broker.bootstrap, spool=spool, compression="none", batching=Batching(linger=30.0)) as producer,
+        closing(Intake(producer, has_spool=True)) as intake,
+    ):
+        intake.persisted(intake.send("t", [Incoming(b"x")])).result(30)
+        broker.all_down()
+        large = [Incoming(os.urandom(900_000))]
+        intake.persisted(intake.send("t", large)).result(30)
+        first, second = intake.send("t", [Incoming(os.urandom(100_000))]), intake.send("t", large)
+        intake.persisted(first)
+        persisted = [intake.persisted(first), intake.persisted(second)]
+        for future, delivery in zip(persisted, (first, second), strict=True):
+            future.result(30)
+            error = delivery.exception(0)
+            assert error is not None
+            assert isinstance(error.cause, SpoolFull)
+        broker.all_up()
+        with pytest.raises(OttlaError, match="2 records"):
+            producer.flush(30)
+    assert len(broker.records("t", 0)) == 2
 
 
 def test_what_is_known_of_a_delivery_can_be_asked_before_all_of_it_is(kafka: LocalCluster) -> None:

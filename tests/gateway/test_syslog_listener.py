@@ -104,6 +104,18 @@ def test_a_record_has_the_time_of_its_message_if_that_is_of_today(kafka: LocalCl
     assert began * 1000 - 1 <= old.time_ms <= time.time() * 1000
 
 
+def test_whatever_is_received_is_a_message_or_empty(kafka: LocalCluster) -> None:
+    topic = new_topic(kafka, "syslog-empty", partitions=1)
+    with intake(kafka) as taker, _listening(taker, topic=topic, udp=_LOOPBACK, tcp=_LOOPBACK) as listener:
+        _send_udp([b"", b"\n", b"\0", b"<13>a", b"<", b"<13>b\n"])(listener)
+        with socket.create_connection((_HOST, _port(listener, 1))) as sender:
+            sender.sendall(b"\r\n\r\n<13>c\n0 2 \r\n")
+        eventually(lambda: _count(listener, "messages") >= 4 and _count(listener, "received") >= 7, "all messages")
+        assert listener.drain(30)
+        assert _count(listener, "empty") >= 3
+        assert _count(listener, "received") == _count(listener, "messages") + _count(listener, "empty")
+
+
 def test_one_flat_json_object_for_each_message(kafka: LocalCluster) -> None:
     lines = [SOUND[2], b"<14>myapp[7]: not UTF-8: \xff", b"plain text"]
     settings = {"udp": _LOOPBACK, "shape": Shape.JSON, "key": Key.APP, "headers": ()}

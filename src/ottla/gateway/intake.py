@@ -8,19 +8,23 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import msgspec
 import pyarrow as pa
 
-from ottla.errors import KeptInSpool, OttlaError
+from ottla.errors import KeptInSpool, OttlaError, SpoolError
 from ottla.produce.delivery import BulkDelivery, Delivery
 from ottla.produce.producer import Producer
 
 _PERSIST_SECONDS = 30.0
-"""How long one write to the disk may take before those who wait for it get an error."""
+"""How long records may take to get to the disk before those who wait for it get an error."""
+_AGAIN_SECONDS = 0.1
+"""Between two attempts for records that wait for the partitions of their topic."""
+_ROOM_SECONDS = 1.0
+"""How long those who share a batch that the disk refused may take to ask for it together, so that it is given up."""
 
 
 class Incoming(msgspec.Struct, frozen=True):  # made for each request, three times as fast as a dataclass
@@ -85,14 +89,14 @@ class Intake:
         """Count what of a delivery fails later. What stays in the spool has not failed."""
         delivery.add_done_callback(lambda done: _count_lost(done, topic, times, lost))
 
-    def persisted(self) -> Future[None]:
-        """Return a future that is done when everything handed over before this call is on disk or acknowledged.
+    def persisted(self, delivery: BulkDelivery) -> Future[None]:
+        """Return a future that is done when all records of a delivery are on disk or have their outcome.
 
-        One write serves all who wait. Raises `RuntimeError` without a spool.
+        One write serves all who wait, and none waits for the topic of another. Raises `RuntimeError` without a spool.
         """
         if self._persisting is None:
             raise RuntimeError("this gateway has no spool")
-        return self._persisting.join()
+        return self._persisting.join(delivery)
 
     def close(self) -> None:
         """End the thread that writes. The producer belongs to the caller."""
@@ -127,23 +131,35 @@ def _count_lost(delivery: BulkDelivery, topic: str, times: tuple[float, float], 
             lost(topic, len(decided.rows), *times, decided.error)
 
 
+class _Waiter(NamedTuple):
+    """Who waits for a delivery to be on disk, and since when."""
+
+    delivery: BulkDelivery
+    future: Future[None]
+    since: float
+
+
 class _Persisting:
-    """Writes to the spool for all who wait: while one write runs, the next group gathers."""
+    """Writes to the spool for all who wait: while one write runs, the next group gathers.
+
+    A delivery that cannot be written yet, because the partitions of its topic are not known, keeps no other waiting.
+    """
 
     def __init__(self, producer: Producer) -> None:
         self._producer = producer
         self._changed = threading.Condition()
-        self._next: Future[None] | None = None
+        self._next: list[_Waiter] = []
         self._is_closed = False
         self._thread = threading.Thread(target=self._run, name="ottla-gateway-persist", daemon=True)
         self._thread.start()
 
-    def join(self) -> Future[None]:
+    def join(self, delivery: BulkDelivery) -> Future[None]:
+        waiter = _Waiter(delivery, Future(), time.monotonic())
+        waiter.future.set_running_or_notify_cancel()  # a client that leaves cannot cancel it
         with self._changed:
-            if self._next is None:
-                self._next = Future()
-                self._changed.notify()
-            return self._next
+            self._next.append(waiter)
+            self._changed.notify()
+        return waiter.future
 
     def close(self) -> None:
         with self._changed:
@@ -152,19 +168,37 @@ class _Persisting:
         self._thread.join()
 
     def _run(self) -> None:
+        held: list[_Waiter] = []
+        again_at = 0.0
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: self._next is not None or self._is_closed)
-                group, self._next = self._next, None
-            if group is None:
-                return
-            _settle(group, lambda: self._producer.persist(_PERSIST_SECONDS))
+                self._changed.wait_for(lambda: self._next or self._is_closed, _AGAIN_SECONDS if held else None)
+                group, self._next = self._next, []
+                if self._is_closed and not group:
+                    break
+            if time.monotonic() >= again_at:
+                group, held = [*held, *group], []
+                again_at = time.monotonic() + _AGAIN_SECONDS
+            if group:
+                held += self._unwritten(group)
+        for waiter in held:
+            waiter.future.set_exception(OttlaError("the gateway has stopped"))
 
-
-def _settle(future: Future[None], work: Callable[[], None]) -> None:
-    try:
-        work()
-    except Exception as error:  # those who wait get it
-        future.set_exception(error)
-    else:
-        future.set_result(None)
+    def _unwritten(self, group: Sequence[_Waiter]) -> list[_Waiter]:
+        """Write once, and answer those of a group whose records are on disk, or never will be. Returns the others."""
+        try:
+            reasons = self._producer.persist_each([waiter.delivery for waiter in group], _PERSIST_SECONDS)
+        except Exception as error:  # those who wait get it
+            for waiter in group:
+                waiter.future.set_exception(error)
+            return []
+        held = []
+        for waiter, reason in zip(group, reasons, strict=True):
+            limit = _ROOM_SECONDS if isinstance(reason, SpoolError) else _PERSIST_SECONDS
+            if reason is None:
+                waiter.future.set_result(None)
+            elif time.monotonic() >= waiter.since + limit:
+                waiter.future.set_exception(reason)
+            else:
+                held.append(waiter)
+        return held

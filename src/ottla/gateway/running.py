@@ -118,7 +118,8 @@ class Gateway:
         intake = Intake(self._producer, has_spool=settings.spool is not None)
         self._resources.callback(intake.close)
         self._directory = Directory(
-            Admin(settings.cluster, client_id=settings.cluster.client_id), accepts_unknown=settings.spool is not None
+            Admin(settings.cluster, client_id=settings.cluster.client_id),
+            keeps=lambda topic: topic in self._producer.remembered_topics,
         )
         self._resources.callback(self._directory.close)
         self._directory.start()
@@ -328,8 +329,9 @@ class Gateway:
         missing = {}
         if self._is_stopping:
             missing["gateway"] = "it is stopping"
-        if not self._directory.is_fresh and self.settings.spool is None:
-            missing["brokers"] = "none has answered lately, and there is no spool"
+        if not self._directory.is_fresh and not self._producer.remembered_topics:
+            why = "there is no spool" if self.settings.spool is None else "the spool knows no topic yet"
+            missing["brokers"] = f"none has answered lately, and {why}"
         return missing
 
     def _gauges(self) -> dict[str, float]:

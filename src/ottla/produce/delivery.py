@@ -152,6 +152,11 @@ class Shipment:
                 " learns what becomes of the record"
             )
 
+    @property
+    def is_placed(self) -> bool:
+        """Whether every row is in a batch, or was refused."""
+        return self.unsettled == 0 or sum(len(placement.rows) for placement in self.placements) >= self.count
+
     def settle(self, rows: int) -> None:
         """Record that this many more rows have their outcome."""
         self.unsettled -= rows
@@ -397,7 +402,7 @@ def _wait(delivery: Delivery | BulkDelivery, timeout: float | None) -> None:
     check_may_wait("a delivery")
     if timeout is None or timeout > 0:
         is_done = Flag()
-        forget = _call_when_done(delivery, lambda _: is_done.set())
+        forget = call_when_done(delivery, lambda _: is_done.set())
         try:
             while not is_done.wait(timeout) and timeout in (None, math.inf):
                 pass
@@ -407,7 +412,7 @@ def _wait(delivery: Delivery | BulkDelivery, timeout: float | None) -> None:
         raise TimeoutError(f"no outcome after {timeout or 0:.1f} s; delivery continues")
 
 
-def _call_when_done(delivery: Any, function: Callable[[Any], None]) -> Callable[[], None]:
+def call_when_done(delivery: Any, function: Callable[[Any], None]) -> Callable[[], None]:
     """Call `function` once, as soon as the delivery is done. Returns a function that cancels the call."""
     calls = [function]
     """The thread that takes it out calls it, so it is called once."""
@@ -437,7 +442,7 @@ def _add_callback(delivery: Any, function: Callable[[Any], None]) -> None:
     """Add a callback; at once if the delivery is done, which is allowed even in a forked child."""
     if not delivery.done:
         _check_process(delivery)
-    _call_when_done(delivery, function)
+    call_when_done(delivery, function)
 
 
 def _check_process(delivery: Any) -> None:
@@ -473,7 +478,7 @@ def _awaited(delivery: Any) -> Generator[Any, None, None]:
         except RuntimeError:  # the event loop was closed meanwhile: nothing waits any more
             pass
 
-    _call_when_done(delivery, wake)
+    call_when_done(delivery, wake)
     yield from future
 
 

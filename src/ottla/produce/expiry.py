@@ -7,11 +7,12 @@ and is given up may have been written, and its error says so. Pure, like the res
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from ottla.errors import Fenced, NotDelivered, OttlaError
 from ottla.events import Dropped
 from ottla.produce.broker_states import BrokerStates
+from ottla.produce.delivery import Shipment
 from ottla.produce.effects import Effect
 from ottla.produce.lane import Lane
 from ottla.produce.outgoing import Outgoing
@@ -52,6 +53,16 @@ class Expiry:
                 lane.given_up(batch)
                 failed = not_delivered(batch, reason, kind=kind, maybe_written=batch.attempts > 0, cause=error)
                 self._topics.fail(batch, failed)
+
+    def withdraw(self, shipments: Collection[Shipment], error: OttlaError) -> None:
+        """Give up batches that have records of these shipments alone, are not on disk and were never sent."""
+        for _, lane in self._topics.sealed_lanes():
+            for batch in list(lane.queue):
+                is_ours = bool(batch.shipments) and all(share.shipment in shipments for share in batch.shipments)
+                if is_ours and not (batch.ticket or batch.attempts or batch.in_flight or batch.parent):
+                    lane.given_up(batch)
+                    reason = "the spool did not take it"
+                    self._topics.fail(batch, not_delivered(batch, reason, maybe_written=False, cause=error))
 
     def end(self, reason: str, *, kept: Callable[[Lane, Outgoing], bool] | None = None) -> None:
         """End the producer.

@@ -10,7 +10,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from datetime import datetime
 from functools import partial
@@ -30,7 +30,7 @@ from ottla.other_clients import names_checked
 from ottla.produce import lifetimes, tables
 from ottla.produce import records as checks
 from ottla.produce.bulk import BulkCall
-from ottla.produce.delivery import BulkDelivery, Delivery, Shipment, _call_when_done, check_may_wait
+from ottla.produce.delivery import BulkDelivery, Delivery, Shipment, call_when_done, check_may_wait
 from ottla.produce.failures import FailedBatch, Failures
 from ottla.produce.fast_path import MOST_BYTES
 from ottla.produce.intake import Budget, Extras, Intake
@@ -372,21 +372,13 @@ class Producer:
         With `Spool(fsync=True)`, a power loss cannot either. Raises `ConfigError` without a spool, and the reason if
         that fails for `timeout` seconds.
         """
-        self._check_persistent()
+        self._check_may_persist()
         self._persist(Deadline.after(_seconds(timeout)))
 
     async def apersist(self, timeout: float | None = None) -> None:
         """`persist` for asyncio. A task that is cancelled goes at once."""
-        self._check_persistent()
+        self._check_may_persist()
         await until_left(self._persist, Deadline.after(_seconds(timeout)))
-
-    def _check_persistent(self) -> None:
-        check_may_wait("persist")
-        self._check_usable()
-        if self._spooling is None:
-            raise ConfigError(
-                "persist needs a spool: Producer(..., spool=Spool(path)); flush waits for acknowledgements"
-            )
 
     def _persist(self, deadline: Deadline) -> None:
         error: OttlaError | None = None
@@ -402,6 +394,40 @@ class Producer:
             if deadline.expired():
                 raise copied(error)
             time.sleep(min(_PERSIST_AGAIN, deadline.remaining()))
+
+    def persist_each(self, deliveries: Sequence[BulkDelivery], timeout: float | None = None) -> list[OttlaError | None]:
+        """Write to disk what can be written now, and return what each of `deliveries` still waits for.
+
+        None stands for one whose records are on disk or have their outcome. For a program that answers many callers:
+        records of a topic whose partitions are not known concern their own delivery alone, and the call does not wait
+        for them. A delivery that the disk refuses fails with that reason, so that it can be sent again; one of which a
+        broker may have records, or which shares a batch with others, goes on, and the reason is returned.
+
+        Raises `ConfigError` without a spool, and `TimeoutError` if the sender is busy for `timeout` seconds.
+        """
+        self._check_may_persist()
+        if not self._started:
+            return [None] * len(deliveries)
+        return self._sender.persist_each(
+            [list(each._shipments()) for each in deliveries], Deadline.after(_seconds(timeout))
+        )
+
+    @property
+    def remembered_topics(self) -> Collection[str]:
+        """The topics whose number of partitions the spool knows; none without a spool.
+
+        Records of these can be kept while no broker answers. It changes with what is sent: look names up in it.
+        """
+        return () if self._spooling is None else self._spooling.topics
+
+    def _check_may_persist(self) -> None:
+        """Raises if this thread may not wait for the disk, or if there is no spool."""
+        check_may_wait("persist")
+        self._check_usable()
+        if self._spooling is None:
+            raise ConfigError(
+                "persist needs a spool: Producer(..., spool=Spool(path)); flush waits for acknowledgements"
+            )
 
     def close(self, timeout: float | None = None) -> None:
         """Flush, then end everything. Raises like `flush`. What is undecided after `timeout` seconds is given up.
@@ -647,7 +673,7 @@ async def _decided(delivery: BulkDelivery, deadline: Deadline) -> None:
     from concurrent.futures import Future
 
     done: Future[None] = Future()
-    forget = _call_when_done(delivery, lambda _: done.set_result(None))
+    forget = call_when_done(delivery, lambda _: done.set_result(None))
     try:
         async with asyncio.timeout(deadline.remaining()):
             await ended(done)

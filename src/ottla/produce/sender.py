@@ -11,6 +11,7 @@ import logging
 import math
 import time
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -175,6 +176,24 @@ class Sender:
             self._hurry()
             assert self._spool is not None
             return self._spool.write_all() or self._core.topics.waiting_error()
+
+        return self._loop.result_of(write, deadline)
+
+    def persist_each(self, deliveries: Sequence[Sequence[Shipment]], deadline: Deadline) -> list[OttlaError | None]:
+        """Write everything to disk. Returns why the shipments of each delivery are neither there nor decided.
+
+        What the disk refuses is given up, where that concerns these deliveries alone.
+        """
+
+        def write() -> list[OttlaError | None]:
+            self._hurry()
+            assert self._spool is not None
+            refusal = self._spool.write_all()
+            if refusal is not None:
+                asked = {shipment for shipments in deliveries for shipment in shipments}
+                self._core.expiry.withdraw(asked, refusal)
+            self._carry_out(time.monotonic())
+            return [self._spool.missing(shipments, refusal) for shipments in deliveries]
 
         return self._loop.result_of(write, deadline)
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 from ottla.errors import KeptInSpool, NotDelivered, OttlaError
 from ottla.net import Cluster
 from ottla.produce.core import Core
+from ottla.produce.delivery import Carrier, Shipment
 from ottla.produce.failures import Failures
 from ottla.produce.intake import Budget
 from ottla.produce.lane import Lane
@@ -50,8 +51,26 @@ class SpoolWriter:
         self._spooling.done(decided, delivered=is_delivered)
 
     def write_all(self) -> OttlaError | None:
-        """Write every batch to disk, durably. Returns the error if the disk refused."""
-        return self._write_lanes(self._core.all_lanes_numbered(), stop_at_refusal=True)
+        """Write every batch to disk, durably. Returns the error if the disk refused one of them."""
+        refusal = self._write_lanes(self._core.all_lanes_numbered())
+        return refusal if self._spooling.make_durable() else refusal or self._spooling.error
+
+    def missing(self, shipments: Iterable[Shipment], refusal: OttlaError | None) -> OttlaError | None:
+        """Return why records of these shipments are neither on disk nor decided, None if they are.
+
+        `refusal` is what `write_all` returned just now.
+        """
+        for shipment in shipments:
+            if not shipment.is_placed:
+                return self._core.topics.waiting_error(shipment.topic) or OttlaError(f"{shipment.topic} is not in use")
+            if refusal is not None and shipment.unsettled:
+                carriers = [placement.carrier for placement in shipment.placements]
+                if not all(carrier.outcomes or self._keeps(carrier) for carrier in carriers):
+                    return refusal
+        return None
+
+    def _keeps(self, carrier: Carrier) -> bool:
+        return isinstance(carrier, Outgoing) and self._spooling.keeps(carrier)
 
     def write_overdue(self, now: float, carry_out: Callable[[float], None]) -> None:
         """Write to disk what has waited too long, and unload it if memory is short.
@@ -59,9 +78,7 @@ class SpoolWriter:
         `carry_out` carries out the core's effects: what is dropped first leaves no work behind for what follows.
         """
         spooling, budget = self._spooling, self._budget
-        self._write_lanes(
-            self._core.overdue_lanes(older_than=now - spooling.spool.after, now=now), stop_at_refusal=False
-        )
+        self._write_lanes(self._core.overdue_lanes(older_than=now - spooling.spool.after, now=now))
         carry_out(now)
         if spooling.is_full and spooling.spool.when_full is WhenFull.DROP_OLDEST:
             self._core.expiry.drop_stored(budget.used)
@@ -93,14 +110,13 @@ class SpoolWriter:
         known = self._cluster.known.topics.get(topic)
         return self._spooling.partition_count(topic) or (0 if known is None else len(known.partitions))
 
-    def _write_lanes(self, lanes: Iterable[tuple[Lane, list[Outgoing]]], *, stop_at_refusal: bool) -> OttlaError | None:
-        """Write batches to disk, those of each lane in order. Returns the error if the disk refused."""
+    def _write_lanes(self, lanes: Iterable[tuple[Lane, list[Outgoing]]]) -> OttlaError | None:
+        """Write batches to disk, those of each lane in order. Returns the first error if the disk refused one."""
+        refusal: OttlaError | None = None
         for lane, batches in lanes:
-            if not self._write_lane(lane, batches) and stop_at_refusal:
-                return self._spooling.error
-        if not stop_at_refusal:
-            return None
-        return None if self._spooling.make_durable() else self._spooling.error
+            if not self._write_lane(lane, batches):
+                refusal = refusal or self._spooling.error
+        return refusal
 
     def _write_lane(self, lane: Lane, batches: Iterable[Outgoing]) -> bool:
         """Write the batches of a lane in order. Returns False at the first that the disk refuses."""

@@ -13,7 +13,7 @@ import logging
 import math
 import os
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 
 from ottla.errors import CorruptBatch, NotDelivered, OttlaError, SpoolError, SpoolFailed, SpoolFull
@@ -76,6 +76,11 @@ class Spooling:
     def is_full(self) -> bool:
         """Whether it refuses because its limit is reached."""
         return isinstance(self.error, SpoolFull)
+
+    @property
+    def topics(self) -> Collection[str]:
+        """The topics whose number of partitions is known here. A view: other threads may only look names up in it."""
+        return self._partition_counts.keys()
 
     def partition_count(self, topic: str) -> int:
         """How many partitions a topic had when last looked up, 0 if never.
@@ -153,6 +158,12 @@ class Spooling:
     def is_stored_in_whole(self, batch: Outgoing) -> bool:
         """Whether the batch is a part and on disk within the whole: neither it nor its siblings were sent."""
         return batch.ticket is None and self._awaits_split(batch)
+
+    def keeps(self, batch: Outgoing) -> bool:
+        """Whether the batch is on disk, durably if `fsync` is set: no death of this process can lose it."""
+        if batch.ticket is None:
+            return self._awaits_split(batch)
+        return batch.ticket.id not in self._unsynced and batch.ticket.id not in self._doubtful
 
     def _awaits_split(self, batch: Outgoing) -> bool:
         """Whether the batch is a part whose whole is still on disk in its place."""

@@ -132,9 +132,10 @@ class Topics:
         """Whether records wait for the partitions of their topic to be known."""
         return any(topic.waiting or topic.late for topic in self._by_name.values())
 
-    def waiting_error(self) -> OttlaError | None:
-        """What the first record in no batch waits for, or None if none waits."""
-        topic = next((topic for topic in self._by_name.values() if topic.waiting or topic.late), None)
+    def waiting_error(self, name: str | None = None) -> OttlaError | None:
+        """What the first record in no batch waits for, of one topic or of all. None if none waits."""
+        used = self._by_name.values() if name is None else [self._by_name[name]] if name in self._by_name else []
+        topic = next((topic for topic in used if topic.waiting or topic.late), None)
         if topic is None:
             return None
         if topic.waiting:

@@ -15,7 +15,7 @@ from tests.waiting import eventually
 from ottla import Spool, TopicOptions
 from ottla.admin import Admin
 from ottla.config import Timeouts
-from ottla.errors import AuthenticationFailed, ErrorCode, KeptInSpool, NotDelivered
+from ottla.errors import AuthenticationFailed, ErrorCode, KeptInSpool, NotDelivered, OttlaError
 from ottla.net import Cluster
 from ottla.net.discovery import OnUnknownTopic
 from ottla.produce.producer import Producer
@@ -261,6 +261,27 @@ def test_without_brokers_the_spool_knows_and_what_was_routed_then_stays_where_it
         after = [producer.send("many", b"after", key) for key in keys]
         assert [d.result(SOON).partition for d in during] == [partition_of_key(key, 4) for key in keys]
         assert [d.result(SOON).partition for d in after] == [partition_of_key(key, 7) for key in keys]
+
+
+def test_each_delivery_gets_to_the_disk_without_waiting_for_the_topics_and_partitions_of_others(
+    kafka: FakeKafka, tmp_path: Path
+) -> None:
+    with spooling(kafka, tmp_path) as producer:
+        producer.send("many", b"x").result(SOON)
+        kafka.all_down()
+        unseen = producer.send_many("never-seen", [b"x"])
+        known = producer.send_many("many", [b"x", b"y"])
+        table = pa.table({"value": [b"z"], "partition": pa.array([9], pa.int32())})
+        nowhere = producer.send_table("many", table)
+        reasons = producer.persist_each([unseen, known, nowhere], SOON)
+        assert ["never-seen" in str(reasons[0]), reasons[1], "partition 9" in str(reasons[2])] == [True, None, True]
+        with pytest.raises(OttlaError, match=r"never-seen|partition 9"):
+            producer.persist(0.3)
+        kafka.all_up()
+        assert known.result(SOON).records == 2
+        eventually(lambda: producer.persist_each([unseen, nowhere], SOON) == [None, None])
+        with pytest.raises(NotDelivered):
+            producer.flush(SOON)
 
 
 def test_an_outage_is_not_assumed_to_last_without_recent_lookups(

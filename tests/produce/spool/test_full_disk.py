@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from ottla import Batching, Producer, Spool
-from ottla.errors import SpoolFailed, SpoolFull
+from ottla.errors import NotDelivered, SpoolFailed, SpoolFull
 from ottla.produce.spool import Store, Ticket, inspect
 from ottla.testing import FakeKafka
 
@@ -211,3 +211,30 @@ def test_a_producer_delivers_all_it_accepted_and_continues_after_filling_its_dis
     assert "spool_full" in kinds
     assert "spool_failed" not in kinds
     assert sorted(os.listdir(path)) == ["owner", "topics.json"]
+
+
+def test_what_a_full_disk_refuses_fails_at_once_and_is_never_sent_if_its_caller_asks(disk: SmallDisk) -> None:
+    with FakeKafka(topics={"t": 1, "u": 1}) as kafka:
+        spool = Spool(disk.folder / "s", write_ahead=True)
+        with Producer(kafka.bootstrap, spool=spool, batching=Batching(linger=0.001), compression="none") as producer:
+            producer.send("t", b"first").result(30)
+            producer.send("u", b"first").result(30)
+            kafka.all_down()
+            kept = []
+            while producer.persist_each([delivery := producer.send_many("t", [b"x" * 20_000])], 30) == [None]:
+                if delivery.done:
+                    break
+                kept.append(delivery)
+            assert len(kept) > 10
+            assert isinstance(getattr(delivery.exception(0), "cause", None), SpoolFull)
+            beside = producer.send_many("u", [b"y" * 20_000])
+            shared = producer.send("u", b"of another caller, in the same batch")
+            (reason,) = producer.persist_each([beside], 30)
+            assert isinstance(reason, SpoolFull)
+            assert not beside.done
+            kafka.all_up()
+            assert all(each.result(60) for each in (*kept, beside))
+            assert shared.result(60)
+            with pytest.raises(NotDelivered, match="1 record"):
+                producer.flush(30)
+        assert len(kafka.records("t", 0)) == 1 + len(kept)

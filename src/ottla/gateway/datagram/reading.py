@@ -13,12 +13,11 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from ottla.gateway.assembling import Pieces, between, binary, listed, whole_numbers
-from ottla.gateway.receiving.arrivals import Arrivals, readonly
+from ottla.gateway.receiving.arrivals import Arrivals, readonly, record_times
 from ottla.wire.kernels import datagrams as k
 
 Numbers = npt.NDArray[np.int64]
 _FEW_TOPICS = 64
-_YEAR_10000_MS = 253_402_300_800_000
 _ASCII = 0x80
 
 
@@ -53,9 +52,8 @@ def read_all(arrivals: Arrivals) -> Reading:
 
 
 def times_of(rows: Numbers, *, received_ms: int) -> Numbers:
-    """Return the timestamps of rows of the table; that of the receipt for those that no record can have."""
-    times = rows[:, k.TIME]
-    return np.where((times < 0) | (times >= _YEAR_10000_MS), received_ms, times)
+    """Return the timestamps of rows of the table; that of the receipt for those that brokers would refuse."""
+    return record_times(rows[:, k.TIME], oldest_ms=0, received_ms=received_ms)
 
 
 def sizes_of(rows: Numbers) -> Numbers:

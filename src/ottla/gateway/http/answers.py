@@ -106,7 +106,7 @@ def native(outcome: Outcome, *, detail: bool = False) -> tuple[int, bytes]:
     status = 200
     worst = outcome.worst
     if worst is not None:
-        status = 207 if outcome.landed else worst.status
+        status = 207 if outcome.failed < outcome.count else worst.status
         answer |= worst.fields()
     return status, msgspec.json.encode(answer)
 

@@ -69,17 +69,11 @@ def repeated_bytes(column: pa.Array) -> int:
     return int(column.nbytes)
 
 
-def most_entries(column: pa.Array) -> int:
-    """Return how many entries the longest list of a column has; 0 for a column of something else."""
-    kind = column.type
-    if not (pa.types.is_map(kind) or pa.types.is_list(kind) or pa.types.is_large_list(kind)):
-        return 0
-    return int(np.diff(column.offsets.to_numpy()).max(initial=0))
-
-
 def _sizes(values: pa.Array) -> npt.NDArray[np.int64]:
     """Return the size of each value."""
     kind = values.type
+    if pa.types.is_null(kind):
+        return np.zeros(len(values), np.int64)
     if pa.types.is_binary_view(kind) or pa.types.is_string_view(kind):
         views = values.buffers()[1]  # each 16 bytes, of which the first four are the size
         numbers = np.frombuffer(views, np.int32, count=4 * (values.offset + len(values)))

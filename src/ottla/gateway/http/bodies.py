@@ -17,15 +17,22 @@ from datetime import datetime
 from typing import Any, NoReturn, TypeAlias, TypeVar
 
 import msgspec
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
-from ottla.gateway.http.arrow_sizes import claims_of, most_entries, repeated_bytes
+from ottla.errors import InputError
+from ottla.gateway.http.arrow_sizes import claims_of, repeated_bytes
 from ottla.gateway.http.decoding import too_large
 from ottla.gateway.http.limits import Limits
-from ottla.gateway.http.problems import Problem
+from ottla.gateway.http.problems import Problem, problem_of
 from ottla.gateway.intake import Incoming
+from ottla.produce.records import columns as record_columns
+from ottla.wire.columns import from_arrow
+from ottla.wire.kernels.encoding import BinaryIn
 
 _T = TypeVar("_T")
+_R = TypeVar("_R")
 Rows: TypeAlias = Sequence[Incoming] | pa.RecordBatch
 JSON = "application/json"
 NDJSON = ("application/x-ndjson", "application/ndjson", "application/jsonl")
@@ -80,10 +87,19 @@ class _Envelope(msgspec.Struct, gc=False):
     records: msgspec.Raw = msgspec.Raw(b"")
 
 
+class _Object(msgspec.Struct, gc=False):
+    """Any object; nothing of it is kept."""
+
+
+class _NoList(msgspec.Struct, gc=False):
+    records: _Object | str | float | bool | None = None
+
+
 _raw_line = msgspec.json.Decoder(msgspec.Raw)
 _record_line = msgspec.json.Decoder(_Record)
 _records = msgspec.json.Decoder(_Records)
 _envelope = msgspec.json.Decoder(_Envelope)
+_no_list = msgspec.json.Decoder(_NoList)
 _header_pairs = msgspec.json.Decoder(dict[str, str | None] | list[tuple[str, str | None]] | None)
 _line_with_content = re.compile(rb"\S[^\n]*")
 
@@ -133,6 +149,19 @@ def decode_counted(decode: Callable[[bytes], _T], body: bytes, limits: Limits, *
         raise
 
 
+def decode_list(
+    decode: Callable[[bytes], _T], body: bytes, limits: Limits, *, name: str, of: Callable[[_T], list[_R]]
+) -> list[_R]:
+    """Return the records that a body has under one name, which stands there once. Raises `Problem`.
+
+    Of a name that is repeated, decoders keep the last one.
+    """
+    records = of(decode_counted(decode, body, limits))
+    if _room.left != limits.records - len(records):
+        raise _repeated(name)
+    return records
+
+
 def read_lines(body: bytes, key: str | None = None, *, limits: Limits) -> list[Incoming]:
     """Return a record for each line that is not empty: its value is the line's JSON, as it came."""
     check_utf8(body)
@@ -174,7 +203,7 @@ def read_json(body: bytes, key: str | None = None, *, is_value: bool = False, li
     check_utf8(body)
     try:
         if not is_value and _has_records(body):
-            records = decode_counted(_records.decode, body, limits).records
+            records = decode_list(_records.decode, body, limits, name="records", of=lambda found: found.records)
             return [_incoming(record, index, limits) for index, record in enumerate(records)]
         return [Incoming(bytes(msgspec.json.decode(body, type=msgspec.Raw)), _encoded(key))]
     except msgspec.MsgspecError as error:
@@ -192,22 +221,65 @@ def read_arrow(body: bytes, limits: Limits) -> pa.RecordBatch:
         if claims.size_bytes > limits.decoded_bytes:
             raise too_large(limits.decoded_bytes)
         with pa.ipc.open_stream(pa.py_buffer(body)) as reader:
+            _check_columns(reader.schema)
             table = reader.read_all()
         table.validate(full=True)
-        columns = table.combine_chunks().to_batches()
+        batches = table.combine_chunks().to_batches()
     except (pa.ArrowException, OSError, ValueError, struct.error) as error:
         raise Problem(400, f"the body is not an Arrow stream: {error}") from error
-    names = table.schema.names
+    check_count(table.num_rows, limits)
+    (rows,) = batches
+    if sum(map(repeated_bytes, rows.columns)) > limits.decoded_bytes:
+        raise too_large(limits.decoded_bytes)
+    if "headers" in rows.schema.names:
+        _check_header_column(rows.column("headers"), limits)
+    return rows
+
+
+def _check_columns(schema: pa.Schema) -> None:
+    """Raise `Problem` unless these are columns of records, of types that the producer takes."""
+    names = schema.names
     if "value" not in names or len(set(names)) != len(names) or not set(names) <= set(_COLUMNS):
         raise Problem(422, f"the columns are {', '.join(names)}; accepted are {', '.join(_COLUMNS)}, once")
-    if not columns:
-        return pa.RecordBatch.from_pylist([], schema=table.schema)
-    if sum(map(repeated_bytes, columns[0].columns)) > limits.decoded_bytes:
-        raise too_large(limits.decoded_bytes)
-    headers = most_entries(columns[0].column("headers")) if "headers" in names else 0
-    if headers > limits.record_headers:
-        raise Problem(413, f"a row has {headers} headers", limit="record_headers")
-    return columns[0]
+    try:
+        record_columns(schema.empty_table())
+    except InputError as error:
+        raise problem_of(error) from error
+    except pa.ArrowException as error:  # types that Arrow itself cannot handle, such as dictionaries of dictionaries
+        raise Problem(422, f"a column has a type that is not supported: {error}", code=42206) from error
+
+
+def _check_header_column(column: pa.Array, limits: Limits) -> None:
+    """Raise `Problem` if a row has too many headers or too large ones, or a header a name that is not UTF-8."""
+    try:
+        headers = from_arrow(pa.nulls(len(column)), headers=column).headers
+    except InputError as error:
+        raise problem_of(error) from error
+    most = int(np.diff(headers.ends).max(initial=0))
+    if most > limits.record_headers:
+        raise Problem(413, f"a row has {most} headers", limit="record_headers")
+    if not most:
+        return
+    sizes = np.concatenate(([0], np.cumsum(_sizes_of(headers.keys) + _sizes_of(headers.values))))
+    if int(np.diff(sizes[headers.ends]).max()) > limits.record_header_bytes:
+        raise Problem(413, f"a row has headers above {limits.record_header_bytes:,} bytes", limit="record_header_bytes")
+    if not _are_utf8(headers.keys):
+        raise Problem(422, "a row has a header whose name is not UTF-8", code=42206)
+
+
+def _sizes_of(texts: BinaryIn) -> npt.NDArray[np.int64] | int:
+    return np.diff(texts.ends) if len(texts.ends) else 0  # a column of nulls has no ends
+
+
+def _are_utf8(texts: BinaryIn) -> bool:
+    """Whether each text is UTF-8: all of them together are, and none begins in the middle of a character."""
+    first, stop = int(texts.ends[0]), int(texts.ends[-1])
+    try:
+        str(memoryview(texts.data)[first:stop], "utf-8")
+    except UnicodeDecodeError:
+        return False
+    starts = texts.ends[:-1]
+    return bool(((texts.data[starts[starts < stop]] & 0xC0) != 0x80).all())
 
 
 def check_utf8(body: bytes) -> None:
@@ -261,10 +333,21 @@ def check_headers(headers: Sequence[tuple[str, bytes | None]], what: str, limits
 
 
 def _has_records(body: bytes) -> bool:
-    """Whether this is an object with a list `records`."""
+    """Whether this is an object with a list `records`. Raises `Problem` if that is followed by other `records`."""
     if not body.lstrip().startswith(b"{") or b'"records"' not in body:
         return False
-    return bytes(_envelope.decode(body).records).startswith(b"[")
+    if bytes(_envelope.decode(body).records).startswith(b"["):
+        return True
+    try:
+        _no_list.decode(body)
+    except msgspec.ValidationError as error:
+        if "got `array`" in str(error):
+            raise _repeated("records") from error
+    return False
+
+
+def _repeated(name: str) -> Problem:
+    return Problem(400, f"the body has {name} more than once")
 
 
 def _incoming(record: _Record, index: int, limits: Limits) -> Incoming:

@@ -3,6 +3,7 @@
 Records come in one by one; each leads to an `Outcome`. A record leaves with all others of its topic that came in the
 same pass of the event loop, and while a group is on its way the next one gathers. So with many clients one batch serves
 many requests, and a client that is alone does not wait. A group that is not acknowledged soon holds up no other.
+Records of a topic reach the producer in the order in which they came.
 """
 
 from __future__ import annotations
@@ -64,10 +65,12 @@ class Gathering:
         """Take a record. The future has its outcome, or raises the `Problem` that it was refused with."""
         future: Waiting = self._loop.create_future()
         size_bytes = len(record.value or b"") + len(record.key or b"")
+        group = self._gathering.get(topic)
         if size_bytes > _MOST_BYTES:
+            if group is not None:  # what came before it: a client relies on the order of what it sent
+                self._leave(group)
             self._leave(_Group(topic, [record], [future]))
             return future
-        group = self._gathering.get(topic)
         if group is None:
             group = self._gathering[topic] = _Group(topic)
             if topic not in self._under_way:

@@ -152,6 +152,8 @@ def problem_of(error: Exception) -> Problem:
     if isinstance(error, BufferFull):
         return unavailable("the gateway's memory for records is full", limit="buffer_bytes")
     if isinstance(error, SpoolFull):
+        if error.max_bytes is None:
+            return unavailable("the disk of the gateway's spool is full", limit="spool_disk")
         return unavailable("the gateway's spool is full", limit="spool_bytes")
     if isinstance(error, BrokerError):
         return _of_broker(error)

@@ -122,7 +122,7 @@ class Producing:
         except OttlaError as error:
             raise self._refusal(error, len(rows)) from error
         try:
-            await asyncio.wrap_future(self._intake.persisted())
+            await asyncio.wrap_future(self._intake.persisted(delivery))
         except (OttlaError, TimeoutError) as error:
             raise unknown_outcome(f"the records are not on disk: {str(error).partition(chr(10))[0]}") from error
         decided = answers.of_many(len(rows), delivery.decided())  # written meanwhile, or refused

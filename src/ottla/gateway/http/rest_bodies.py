@@ -17,6 +17,7 @@ from ottla.gateway.http.bodies import (
     check_utf8,
     decode_counted,
     decode_headers,
+    decode_list,
     from_base64,
     read_partition,
     read_time,
@@ -104,7 +105,7 @@ def read_v2(body: bytes, form: str, *, partition: int | None, limits: Limits) ->
     """Return the records of a v2 body, in the format `form`. Raises `Problem`."""
     check_utf8(body)
     try:
-        records = decode_counted(_v2.decode, body, limits).records
+        records = decode_list(_v2.decode, body, limits, name="records", of=lambda found: found.records)
     except msgspec.ValidationError as error:
         raise Problem(422, str(error), code=42206) from error
     except msgspec.MsgspecError as error:
@@ -143,7 +144,7 @@ def read_v3_batch(body: bytes, limits: Limits) -> list[tuple[str, V3Record]]:
     """Return the entries of a batch with their ids. Raises `Problem`."""
     check_utf8(body)
     try:
-        entries = decode_counted(_v3_batch.decode, body, limits).entries
+        entries = decode_list(_v3_batch.decode, body, limits, name="entries", of=lambda found: found.entries)
     except msgspec.MsgspecError as error:
         raise Problem(422, f"the batch is not accepted: {error}", code=42208) from error
     except RecursionError as error:

@@ -15,6 +15,8 @@ from ottla.wire.kernels.framing import SPAN_FIELDS
 
 NO_SOURCE = ""
 """The source of what comes through a unix socket."""
+_AHEAD_MS = 55 * 60_000
+"""Brokers refuse a record that is more than an hour ahead of their clock."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +58,14 @@ def readonly(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
     view = np.ascontiguousarray(array).view()
     view.flags.writeable = False
     return view
+
+
+def record_times(times: npt.NDArray[np.int64], *, oldest_ms: int, received_ms: int) -> npt.NDArray[np.int64]:
+    """Return the times of messages as those of records: the receipt for what is older, or ahead of what brokers take.
+
+    A clock that is wrong must not cost a message, least of all hours later, when it comes out of a spool.
+    """
+    return np.where((times >= oldest_ms) & (times <= received_ms + _AHEAD_MS), times, received_ms)
 
 
 def of_messages(messages: list[bytes], *, received_ms: int, source: str = NO_SOURCE, mark: int = 0) -> Arrivals:

@@ -40,7 +40,7 @@ class SyslogListener:
         self._settings = settings
         self._handing = Handing(intake, full_seconds=settings.full_seconds)
         self._clock = clock
-        self._counts = Counts("received", "received_bytes", "messages", "dropped_by_system", "lost")
+        self._counts = Counts("received", "received_bytes", "messages", "empty", "dropped_by_system", "lost")
         self._receivers = Receivers(_WHAT, owns_files=settings.owns_files)
         self._addresses: tuple[str, ...] = ()
         self._is_closed = False
@@ -166,6 +166,8 @@ class SyslogHandling:
     def __call__(self, arrivals: Arrivals) -> None:
         """Hand over all messages."""
         parsed = parse(arrivals, self._clock_of(arrivals.received_ms))
+        if len(parsed.table) < len(arrivals):
+            self._counts.add("empty", len(arrivals) - len(parsed.table))
         if not len(parsed.table):
             return
         errors = parsed.table[:, k.ERROR]

@@ -13,14 +13,12 @@ import numpy as np
 import pyarrow as pa
 
 from ottla.gateway.assembling import NO_BYTES, Constants, Pieces, binary, listed, whole_numbers
-from ottla.gateway.receiving.arrivals import readonly
+from ottla.gateway.receiving.arrivals import readonly, record_times
 from ottla.gateway.syslog import json_shape
 from ottla.gateway.syslog.parsing import APP, ERROR_NAMES, HOST, MSGID, PROCID, WHOLE, Numbers, Parsed
 from ottla.wire.kernels import syslog as k
 
 DAY_MS = 86_400_000
-AHEAD_MS = 55 * 60_000
-"""Brokers refuse a record that is more than an hour ahead of their clock."""
 
 
 class Shape(Enum):
@@ -120,7 +118,7 @@ class Shaping:
 def times_of(parsed: Parsed, rows: Numbers) -> Numbers:
     """Return the times of records: the message's own if that is plausible and brokers accept it, else the receipt."""
     times, received = parsed.column(k.TIME, rows), parsed.arrivals.received_ms
-    return np.where((times >= received - DAY_MS) & (times <= received + AHEAD_MS), times, received)
+    return record_times(times, oldest_ms=received - DAY_MS, received_ms=received)
 
 
 def _sources(parsed: Parsed, rows: Numbers, sources: Constants, *, or_host: bool, behind: int = 0) -> Pieces:
