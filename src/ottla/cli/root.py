@@ -16,6 +16,7 @@ import click
 from ottla import __version__
 from ottla.cli.errors import CommandFailed, UsageError, from_click
 from ottla.cli.lazy import CLUSTER_PACKAGES, Entry, LazyGroup
+from ottla.cli.options.same_cluster import same_cluster
 from ottla.cli.output.styles import Style, paint
 from ottla.cli.terminal.screen import CLEAR, has_colors
 from ottla.text import printable
@@ -98,6 +99,8 @@ class _Ottla(LazyGroup):
             raise  # a group without a command: click shows its help
         except click.UsageError as error:
             raise from_click(error) from error
+        except CommandFailed as error:
+            raise type(error)(same_cluster(error.message)) from error
         except KeyboardInterrupt:
             click.echo("interrupted", err=True)
             ctx.exit(_INTERRUPTED)
@@ -167,7 +170,7 @@ class _Warnings(logging.Handler):
 def _reworded(message: object, command: str | None = None) -> str:
     from ottla.cli.advice import reword  # imports the library's errors, which --help does not need
 
-    return reword(str(message), command=command)
+    return same_cluster(reword(str(message), command=command))
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:

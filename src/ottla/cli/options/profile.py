@@ -68,6 +68,12 @@ def _noted(context: click.Context, parameter: click.Parameter, value: str | None
     context.meta[_KEY] = value
 
 
+def profile_name(context: click.Context) -> str | None:
+    """Return what the command line or the variable names."""
+    name: str | None = context.meta.get(_KEY)
+    return name
+
+
 def chosen_profile(context: click.Context) -> Profile | None:
     """Return the profile that the command uses: the one that is named, else the default of the file.
 
@@ -77,7 +83,7 @@ def chosen_profile(context: click.Context) -> Profile | None:
     option = next((known for known in context.command.params if isinstance(known, _ProfileOption)), None)
     if option is None or not option.is_used(context.params):
         return None
-    name: str | None = context.meta.get(_KEY)
+    name = profile_name(context)
     if name is None and (_is_address_given(context) or os.environ.get(VARIABLE)):
         return None
     from ottla.cli.profiles.file import read_profiles

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from ottla.cli.errors import UsageError
-from ottla.cli.options.profile import chosen_profile
+from ottla.cli.options.profile import chosen_profile, profile_name
+from ottla.cli.options.same_cluster import note_options
 
 if TYPE_CHECKING:
     from ottla.cli.profiles.file import Profile
@@ -76,7 +77,10 @@ def security_options(command: _Command) -> _Command:
     @functools.wraps(command)
     def secured(*args: Any, **given: Any) -> Any:
         options = {name: given.pop(name) for name in _NAMES}
-        return command(*args, security=security_of(click.get_current_context(), options), **given)
+        context = click.get_current_context()
+        if "bootstrap" in context.params:
+            note_options(context, ("bootstrap", "profile", *_NAMES), profile=profile_name(context))
+        return command(*args, security=security_of(context, options), **given)
 
     wrapped: Any = secured
     for option in reversed(_OPTIONS):
