@@ -33,7 +33,7 @@ def is_drawn_on(stream: TextIO | None) -> bool:
 
 
 class Screen:
-    """Shows a text again and again. With `is_plain`, or where nothing can be drawn over, each is printed below the last."""
+    """Shows a text again and again. With `is_plain`, or where nothing can be drawn over, one below the other."""
 
     def __init__(self, *, is_plain: bool = False) -> None:
         self._is_live = not is_plain and is_drawn_on(sys.stdout)
