@@ -140,3 +140,16 @@ def test_query_is_not_told_of_an_option_that_it_lacks() -> None:
 @pytest.mark.parametrize("text", ["a-b.c/3/10-20", "a-b.c-3[10, 20)"])
 def test_a_unit_is_understood_as_lists_and_as_warnings_name_it(text: str) -> None:
     assert parse_unit_id(text) == OffsetRange("a-b.c", 3, 10, 20)
+
+
+def test_a_usage_error_comes_without_the_cluster_that_would_be_used() -> None:
+    ended = run("consume", "clicks", "--from", "nonsense", env={"OTTLA_BOOTSTRAP": "127.0.0.1:9"})
+    assert ended.stderr.startswith("error: --from: 'nonsense' is not a place")
+    wrong = run("consume", "clicks", env={"OTTLA_BOOTSTRAP": "a:b:c"})
+    assert wrong.stderr.startswith("error: --bootstrap (env var: OTTLA_BOOTSTRAP): 'a:b:c' is not HOST:PORT")
+
+
+def test_a_missing_argument_is_named_in_one_line() -> None:
+    assert run("completion").stderr == (
+        "error: missing argument '{bash|zsh|fish}'. Choose from: bash, zsh, fish; see 'ottla completion --help'\n"
+    )

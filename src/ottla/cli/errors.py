@@ -68,7 +68,7 @@ def from_click(error: click.UsageError) -> UsageError:
             f"no such command {unknown[1]!r}{command_advice(error.ctx.command_path, unknown[1], known)}{see}"
         )
     if isinstance(error, click.MissingParameter) or not isinstance(error, click.BadParameter):
-        text = _FULL_STOP.sub("", error.format_message())
+        text = re.sub(r"\s+", " ", _FULL_STOP.sub("", error.format_message()).replace("\\t", ""))
         return UsageError(text[:1].lower() + text[1:] + see)
     hint = error.param_hint
     if hint is None and error.param is not None and error.ctx is not None:
