@@ -15,6 +15,7 @@ _COMMANDS = "reference/commands"
 _PYTHON = "reference/python/"
 _ALONE = ("index.md", "tutorial.md", "benchmarks.md")
 """Pages that have no neighbours to show beside them."""
+_TITLE = re.compile(r"^# (.+)$", re.M)
 _NAME = re.compile(r"^::: \S+$", re.M)
 _NAV = re.compile(r"^( *)- Commands: \[\].*$", re.M)
 
@@ -39,6 +40,11 @@ def main() -> int:
     for path, text in made.items():
         pages.joinpath(path).parent.mkdir(parents=True, exist_ok=True)
         pages.joinpath(path).write_text(text, encoding="utf-8")
+    titles = {
+        page.relative_to(pages).as_posix(): title[1].replace("`", "")
+        for page in pages.rglob("*.md")
+        if (title := _TITLE.search(page.read_text(encoding="utf-8")))
+    }
     for page in sorted(pages.rglob("*.md")):
         name = page.relative_to(pages).as_posix()
         text = page.read_text(encoding="utf-8")
@@ -46,7 +52,7 @@ def main() -> int:
             text = "---\nhide: [navigation]\n---\n\n" + text
         if name.startswith(_PYTHON):
             text = _below_headings(text)
-        page.write_text(sources.relinked(text, name, themed), encoding="utf-8")
+        page.write_text(sources.relinked(text, name, themed, titles), encoding="utf-8")
     settings = _with_commands(_HERE.joinpath("mkdocs.yml").read_text(encoding="utf-8"))
     folder.joinpath("mkdocs.yml").write_text(settings.replace("$ROOT", str(ROOT)), encoding="utf-8")
     return 0

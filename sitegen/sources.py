@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from sitegen import examples
 
@@ -27,6 +27,7 @@ _PAGES["src/ottla/cli"] = "reference/commands/index.md"  # the pages that are ma
 _FENCE = re.compile(r"^ {0,3}(```+|~~~+)")
 _CODE = re.compile(r"(`+[^`]*`+)")
 _LINK = re.compile(r"(!?)\[((?:[^\]\[]|\[[^\]]*\])*)\]\(([^)\s]+)\)")
+_FILE = re.compile(r"[\w./-]+\.md")
 _EXTERNAL = re.compile(r"[a-z]+:|#|/")
 
 
@@ -48,11 +49,12 @@ def site_path(source: str) -> str | None:
     return None
 
 
-def relinked(markdown: str, page: str, themed: frozenset[str]) -> str:
+def relinked(markdown: str, page: str, themed: frozenset[str], titles: Mapping[str, str] | None = None) -> str:
     """Return the page with links that work in the site.
 
     A link to a file that is not in the site becomes its text. A picture of `themed`, paths in the site, becomes two of
-    which the page shows one: that for light or that for dark.
+    which the page shows one: that for light or that for dark. The name of a file as the text of a link becomes the
+    title of its page; `titles` has them by paths in the site.
     """
     folder = posixpath.dirname(source_of(page))
 
@@ -66,6 +68,8 @@ def relinked(markdown: str, page: str, themed: frozenset[str]) -> str:
             return text
         destination, added, place = destination.partition("#")
         hash_mark, anchor = (added, place) if added else (hash_mark, anchor)
+        if _FILE.fullmatch(text):
+            text = (titles or {}).get(destination, text)
         relative = posixpath.relpath(destination, posixpath.dirname(page) or ".")
         if is_picture and destination in themed:
             light, dark = (relative.replace(".svg", f".{theme}.svg") for theme in ("light", "dark"))

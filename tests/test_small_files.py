@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from pathlib import Path
 
 import pytest
@@ -28,17 +29,41 @@ def test_text_up_to_the_limit_is_read(tmp_path: Path) -> None:
 def test_anything_else_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes | None, reason: str
 ) -> None:
-    """Regression: a pipe hung, a device never ended, zeros became the name of a host."""
+    """Regression: a device never ended, zeros became the name of a host."""
     path = tmp_path / "default" / "bootstrap"
     path.parent.mkdir()
     if content is None:
-        os.mkfifo(path)
+        path.mkdir()
     else:
         path.write_bytes(content)
     monkeypatch.delenv("OTTLA_BOOTSTRAP", raising=False)
     monkeypatch.setenv("OTTLA_DIR", str(tmp_path))
     with pytest.raises(ConfigError, match=f"address file .*bootstrap cannot be read: it is .*{reason}"):
         Reader()
+
+
+def test_a_pipe_of_a_shell_is_read_to_its_end() -> None:
+    reading, writing = os.pipe()
+    with open(reading, "rb"), open(writing, "wb", buffering=0) as writer:
+        thread = threading.Thread(target=lambda: (writer.write(b"se"), writer.write(b"cret\n"), writer.close()))
+        thread.start()
+        assert read_line(f"/dev/fd/{reading}") == "secret"
+        thread.join()
+
+
+def test_a_pipe_that_nobody_writes_into_does_not_hang(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    assert small_text(tmp_path / "pipe") == ""
+
+
+def test_a_pipe_without_an_end_is_refused() -> None:
+    reading, writing = os.pipe()
+    with open(reading, "rb"), open(writing, "wb", buffering=0) as writer:
+        thread = threading.Thread(target=writer.write, args=(b"x" * (MOST_BYTES + 1),))
+        thread.start()
+        with pytest.raises(OSError, match="larger than 64 kB"):
+            small_text(f"/dev/fd/{reading}")
+        thread.join()
 
 
 def test_a_device_is_no_password_file(tmp_path: Path) -> None:

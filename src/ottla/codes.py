@@ -275,7 +275,8 @@ _ADVICE = {
     ),
     ErrorCode.topic_already_exists: "choose another name, or use the existing topic",
     ErrorCode.invalid_topic_exception: (
-        "a topic name has 1 to 249 of the characters a-z A-Z 0-9 . _ -, and is not . or .."
+        "a topic name has 1 to 249 of the characters a-z A-Z 0-9 . _ -, and is not . or ..; topics that Kafka keeps for"
+        " itself, such as __consumer_offsets, take no records of others"
     ),
     ErrorCode.invalid_partitions: "the number of partitions must be at least 1 and can only grow",
     ErrorCode.invalid_config: "a topic setting has an unknown name or a value outside its range",

@@ -38,6 +38,7 @@ PATIENT = (
     ("lake", "verify", "there", "--against"),
     ("replay", "there", "--to", "clicks", "--bootstrap"),
     ("rollup", "clicks", "--window", "1m", "--to", "/tmp", "--bootstrap"),
+    ("mirror", "clicks", "--to", "localhost:1", "--from"),
     ("work", "run", "--handler", "builtins:print", "--topic", "clicks", "--store", "memory://", "--bootstrap"),
 )
 """Commands that wait for brokers later on. There is an archive at `there`."""

@@ -146,8 +146,16 @@ def test_a_file_is_written_and_never_replaced_unasked(fake: FakeKafka, tmp_path:
             1,
             "error: group nobody has committed nothing for clicks: 'ottla",
         ),
-        (["--from", "group:nobody"], 1, "error: group nobody has committed nothing for clicks: 'ottla groups list'"),
-        (["--until", "group:nobody"], 1, "error: group nobody has committed nothing for clicks: 'ottla groups list'"),
+        (
+            ["--from", "group:nobody"],
+            1,
+            "error: group nobody has committed nothing for clicks: 'ottla groups list --boot",
+        ),
+        (
+            ["--until", "group:nobody"],
+            1,
+            "error: group nobody has committed nothing for clicks: 'ottla groups list --boot",
+        ),
         (["--from", "3"], 1, "error: clicks-1: offsets [2, 3) are lost: the log ends at 2"),
     ],
 )

@@ -7,6 +7,7 @@ import re
 import signal
 import socket
 import urllib.request
+from pathlib import Path
 
 import pytest
 from tests.waiting import eventually
@@ -36,7 +37,7 @@ def test_a_finding_has_its_reason_and_the_command_to_type(kafka: LocalCluster) -
     assert re.match(r"cluster \S+ is degraded \(3 brokers, [0-9,]+ partitions?\): [0-9]+ warning", lines[0])
     [at] = [number for number, line in enumerate(lines) if "min.insync.replicas above" in line]
     assert lines[at].startswith("  warning: 1 topic (health-cli) has")
-    assert lines[at + 1] == "    ottla topics describe health-cli"
+    assert lines[at + 1] == f"    ottla topics describe health-cli --bootstrap {kafka.bootstrap}"
     content = json.loads(run("health", "--json", *arguments).stdout)
     assert (content["state"], content["complete"]) == ("degraded", True)
     [finding] = [each for each in content["findings"] if each["check"] == "min-isr-above-replicas"]
@@ -63,6 +64,34 @@ def test_a_cluster_that_is_away_is_unhealthy_and_is_waited_for_no_longer_than_as
     failed = run("health", "probe", "--for", "1s", "--bootstrap", nowhere, "--timeout", "1s")
     assert failed.exit_code == 1
     assert failed.stderr.startswith("error: no broker reachable")
+
+
+def test_the_command_to_type_asks_the_cluster_that_was_asked(nowhere: str, tmp_path: Path) -> None:
+    def command(*arguments: str, **variables: str) -> object:
+        result = run(
+            "health", "--json", "--timeout", "1s", *arguments, env={"XDG_CONFIG_HOME": str(tmp_path), **variables}
+        )
+        [finding] = json.loads(result.stdout)["findings"]
+        return finding["command"]
+
+    (tmp_path / "ottla").mkdir()
+    (tmp_path / "ottla" / "config.toml").write_text(f'[profiles.far]\nbootstrap = "{nowhere}"\n')
+    again = "ottla health --exit-when-healthy"
+    assert command("--bootstrap", nowhere) == f"{again} --bootstrap {nowhere}"
+    assert command("--profile", "far") == f"{again} --profile far"
+    assert command(OTTLA_BOOTSTRAP=nowhere) == again
+    login = ("--tls", "--username", "app")
+    assert command("--bootstrap", nowhere, *login, OTTLA_PASSWORD="secret") == (
+        f"{again} --bootstrap {nowhere} --tls --username app"
+    )
+
+
+@pytest.mark.broker
+def test_commands_in_errors_ask_the_cluster_that_was_asked(kafka: LocalCluster) -> None:
+    arguments = ("--bootstrap", kafka.bootstrap)
+    assert f"'ottla groups list --bootstrap {kafka.bootstrap}' shows all" in run("lag", "not-there", *arguments).stderr
+    here = run("lag", "not-there", env={"OTTLA_BOOTSTRAP": kafka.bootstrap})
+    assert "'ottla groups list' shows all" in here.stderr
 
 
 @pytest.mark.broker

@@ -86,7 +86,7 @@ def test_a_group_that_does_not_exist_is_an_error(kafka: LocalCluster, admin: Adm
     result = _run(kafka, "cli-lag-nothing")
     assert (result.exit_code, result.stderr) == (
         1,
-        "error: group cli-lag-nothing not found: 'ottla groups list' shows all groups\n",
+        f"error: group cli-lag-nothing not found: 'ottla groups list --bootstrap {kafka.bootstrap}' shows all groups\n",
     )
 
 

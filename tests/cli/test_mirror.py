@@ -285,6 +285,7 @@ def test_a_link_that_an_internal_error_ends_has_failed(monkeypatch: pytest.Monke
         raise ZeroDivisionError("by zero")
 
     monkeypatch.setattr(Mirroring, "run", crash)
+    monkeypatch.setattr("ottla.cli.mirror.run.require_brokers", lambda *_, **__: None)
     for follow in ((), ("--follow",)):
         done = run("mirror", "clicks", "--from", "127.0.0.1:1", "--to", "127.0.0.1:1", "--json", *follow)
         assert done.exit_code == 1
@@ -294,10 +295,12 @@ def test_a_link_that_an_internal_error_ends_has_failed(monkeypatch: pytest.Monke
 
 def test_a_link_that_ends_without_a_report_has_failed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(LinkRun, "_mirror", lambda _: None)
+    monkeypatch.setattr("ottla.cli.mirror.run.require_brokers", lambda *_, **__: None)
     assert run("mirror", "clicks", "--from", "127.0.0.1:1", "--to", "127.0.0.1:1").exit_code == 1
 
 
-def test_an_error_with_several_lines_is_shown_as_such() -> None:
+def test_an_error_with_several_lines_is_shown_as_such(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ottla.cli.mirror.run.require_brokers", lambda *_, **__: None)
     away = run("mirror", "clicks", "--from", "127.0.0.1:1", "--to", "127.0.0.1:1", "--timeout", "0.5")
     first, second, *_ = away.stderr.splitlines()
     assert (away.exit_code, first.startswith("error: link mirror: no broker reachable after ")) == (1, True)

@@ -7,8 +7,11 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
+from pyarrow import feather, parquet
 
+import ottla
 from ottla.errors import ErrorCode
 from ottla.testing import FakeKafka, StoredRecord
 
@@ -310,3 +313,42 @@ def test_help_has_examples() -> None:
     result = run("produce", "--help")
     assert result.exit_code == 0
     assert "ottla produce clicks access.log" in result.output.split("Examples:", 1)[1]
+
+
+@pytest.mark.parametrize("name", ["table.parquet", "table.feather", "unnamed"])
+def test_a_file_with_a_table_is_refused_with_what_sends_it(kafka: FakeKafka, tmp_path: Path, name: str) -> None:
+    rows = pa.table({"key": ["a"], "value": ["1"]})
+    file = str(tmp_path / name)
+    (feather.write_feather if name.endswith("feather") else parquet.write_table)(rows, file)
+    refused = run("produce", "users", file, "--bootstrap", kafka.bootstrap)
+    assert refused.exit_code == 2
+    assert "not lines. Python sends its columns key and value:\n" in refused.stderr
+    exec(refused.stderr.splitlines()[1].strip(), {"ottla": ottla, "pyarrow": pa})
+    assert [(record.key, record.value) for record in kafka.records("users", 0)] == [(b"a", b"1")]
+
+
+def test_a_text_that_begins_like_a_table_is_lines(kafka: FakeKafka, tmp_path: Path) -> None:
+    assert run("produce", "users", write(tmp_path / "a", b"PAR1 of 3\n"), "--bootstrap", kafka.bootstrap).exit_code == 0
+    assert _values(kafka, "users") == [b"PAR1 of 3"]
+
+
+def test_records_as_consume_writes_them_are_noted_where_lines_are_values(kafka: FakeKafka, tmp_path: Path) -> None:
+    arguments = ("--bootstrap", kafka.bootstrap)
+    assert run("produce", "users", write(tmp_path / "one", b"hi\n"), *arguments).exit_code == 0
+    lines = write(tmp_path / "lines", run("consume", "users", "--until", "latest", "--json", *arguments).stdout_bytes)
+    note = "note: lines of 'ottla consume --json' are sent as values; --format json sends their records"
+    assert note in run("produce", "clicks", lines, *arguments).stderr
+    assert note not in run("produce", "clicks", lines, "--format", "json", *arguments).stderr
+    assert note not in run("produce", "clicks", write(tmp_path / "own", b'{"value": "x"}\n'), *arguments).stderr
+
+
+@pytest.mark.parametrize(
+    "command", [("produce", "clikcs", "/etc/hostname"), ("consume", "clikcs"), ("query", "clikcs")]
+)
+def test_a_misspelt_topic_is_told_from_one_that_is_near(kafka: FakeKafka, command: tuple[str, ...]) -> None:
+    result = run(*command, "--bootstrap", kafka.bootstrap, "--timeout", "5")
+    assert result.exit_code == 1
+    assert result.stderr.endswith("\n  did you mean clicks?\n")
+    far = run(command[0], "zzz", *command[2:], "--bootstrap", kafka.bootstrap, "--timeout", "5")
+    assert far.exit_code == 1
+    assert "did you mean" not in far.stderr

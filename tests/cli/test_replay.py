@@ -56,6 +56,19 @@ def test_it_writes_once_and_says_so(kafka: LocalCluster, lake: Path, target: str
     assert archived.committed(kafka.bootstrap, target).count == 12_000
 
 
+def test_a_replay_into_the_topic_that_was_archived_asks_first(kafka: LocalCluster, tmp_path: Path) -> None:
+    topic = f"replay-cli-{uuid.uuid4().hex[:8]}"
+    archived.archive(kafka.bootstrap, topic, tmp_path / "lake", steps=[archived.rows(0, 100)])
+    arguments = ("replay", str(tmp_path / "lake"), "--to", topic, "--bootstrap", kafka.bootstrap)
+    refused = run(*arguments)
+    assert refused.exit_code == 2
+    assert f"{topic} is the topic that was archived: it gets its records once more: pass --yes" in refused.stderr
+    assert archived.committed(kafka.bootstrap, topic).count == 100
+    assert run(*arguments, "--yes").exit_code == 0
+    assert archived.committed(kafka.bootstrap, topic).count == 200
+    assert run(*arguments).stdout.startswith("nothing to do: ")
+
+
 def test_nothing_is_left_though_the_plan_could_not_see_it_yet(
     kafka: LocalCluster, lake: Path, target: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -82,6 +82,29 @@ def test_only_a_terminal_gets_styles_and_loses_empty_columns() -> None:
     ]
 
 
+LAG = ("group", "type", "topic", "partition", "committed", "end", "lag", "seconds", "state", "trend", "left", "note")
+LAGGING = ("billing", "consumer", "clicks", "0", "100", "1,000", "900", "-", "UNKNOWN", "-", "6d23h59m27s", "")
+
+
+@pytest.mark.parametrize(
+    ("width", "gone", "left"),
+    [
+        (130, "", "6d23h59m27s"),
+        (125, "", "6d23h"),
+        (119, "seconds", "6d23h"),
+        (100, "seconds trend type", "6d23h"),
+        (80, "seconds trend type note", "6d23h"),
+    ],
+)
+def test_a_narrow_table_loses_columns_of_little_worth_and_units_of_durations(width: int, gone: str, left: str) -> None:
+    row = (*LAGGING[:-1], "seen 1 time: too soon to tell")
+    headings, line = visible(table(LAG, [row], width=width, least=("type", "trend", "note"))).splitlines()
+    assert headings.split() == [name for name in LAG if name not in gone.split()]
+    assert max(len(headings), len(line)) <= width
+    assert f"  {left}" in line
+    assert "…" not in line
+
+
 def test_a_hostile_cell_stays_printable_whatever_its_style() -> None:
     shown = table(("name",), [(Styled("\x1b[2J", Style.BAD),)], width=80)
     assert shown.splitlines()[1] == "\x1b[31m\\x1b[2J\x1b[0m"

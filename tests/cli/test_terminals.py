@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import os
 import re
+import sys
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from screens.svg import picture
 from screens.terminal import Cell, Terminal
 
 from ottla.cli.output.wrapping import wrapped
+from ottla.cli.terminal.screen import Screen
 from ottla.testing import FakeKafka
 from ottla.wire.kernels import notices
 
@@ -58,10 +60,25 @@ def test_a_command_says_before_it_compiles_kernels(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(notices, "_listeners", [])
+    monkeypatch.setattr(notices, "_said", set())
     assert run("profiles").exit_code == 0
-    notices.compiling()
-    notices.compiling()
-    assert capsys.readouterr().err == "compiling kernels for this machine, once: about 4 s\n"
+    for module in ("ottla.wire.kernels.scanning", "ottla.wire.kernels.decoding", "ottla.wire.kernels.encoding"):
+        notices.compiling(module)
+    assert capsys.readouterr().err == (
+        "compiling kernels for reading on this machine, once: about 4 s\n"
+        "compiling kernels for writing on this machine, once: about 4 s\n"
+    )
+
+
+def test_a_terminal_that_cannot_be_drawn_on_gets_each_text_below_the_last(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setenv("TERM", "dumb")
+    screen = Screen()
+    screen.show("one")
+    screen.show("two")
+    assert capsys.readouterr().out == "one\ntwo\n"
 
 
 def test_a_picture_has_each_run_of_cells_at_its_place() -> None:

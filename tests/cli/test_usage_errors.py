@@ -33,7 +33,25 @@ def test_a_group_without_a_command_shows_its_help(group: tuple[str, ...]) -> Non
         (("topics", "list", "--bootstrap-server", "b:9092"), "it is --bootstrap HOST:PORT,... here"),
         (("consume", "clicks", "--from-beginning"), "it is --from earliest here"),
         (("consume", "clicks", "--max-messages", "5"), "it is --max-records N here"),
-        (("consume", "--topic", "clicks"), "the topic is an argument here"),
+        (("consume", "--topic", "clicks"), "the topic is an argument here, as in 'ottla consume TOPIC'"),
+        (("produce", "--topic", "clicks"), "the topic is an argument here, as in 'ottla produce TOPIC'"),
+        (("produce", "clicks", "-K:"), "no such option -K: it is --key-separator SEP here; see"),
+        (("produce", "clicks", "--value", "x"), "values are lines of a file or of standard input"),
+        (("lag", "--group", "app"), "the group is an argument here, as in 'ottla lag show GROUP'"),
+        (
+            ("groups", "describe", "--group", "app"),
+            "the group is an argument here, as in 'ottla groups describe GROUP'",
+        ),
+        (("groups", "reset", "--group", "app"), "the group is an argument here, as in 'ottla groups reset GROUP'"),
+        (("work", "run", "--fleet", "app"), "it is --group NAME here"),
+        (("consume", "clicks", "--from", "beginning"), "it is earliest here; use earliest, latest"),
+        (("consume", "clicks", "--from", "end"), "it is latest here; use earliest, latest"),
+        (("consume", "clicks", "--from", "s@1767225600500"), "it is @1767225600.5 here; use earliest, latest"),
+        (
+            ("--bootstrap", "b:9092", "topics", "list"),
+            "after the name of the command, as in 'ottla topics list --bootst",
+        ),
+        (("topics", "--profile", "prod", "list"), "as in 'ottla topics COMMAND --profile ..."),
         (("consume", "clicks", "--offset", "5"), "it is --from PLACE here"),
         (("groups", "reset", "app", "--offset", "5"), "it is --to PLACE here"),
         (("topics", "create", "clicks", "--config", "a=b"), "it is --setting KEY=VALUE here"),
@@ -45,6 +63,26 @@ def test_options_of_other_tools_get_a_hint(arguments: tuple[str, ...], hint: str
     ended = run(*arguments)
     assert ended.exit_code == 2
     assert hint in ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "meant"),
+    [
+        (("help",), "ottla --help"),
+        (("topics", "help"), "ottla topics --help"),
+        (("version",), "ottla --version"),
+        (("gateway", "serve"), "ottla gateway run"),
+        (("cluster", "start"), "ottla cluster up"),
+        (("topics", "rm", "clicks"), "ottla topics delete"),
+        (("topics", "ls"), "ottla topics list"),
+        (("topcs", "list"), "ottla topics"),
+    ],
+)
+def test_commands_of_other_tools_get_a_hint(arguments: tuple[str, ...], meant: str) -> None:
+    ended = run(*arguments)
+    assert ended.exit_code == 2
+    assert "error: no such command " in ended.stderr
+    assert f"did you mean '{meant}'?" in ended.stderr
 
 
 @pytest.mark.parametrize(
@@ -102,3 +140,16 @@ def test_query_is_not_told_of_an_option_that_it_lacks() -> None:
 @pytest.mark.parametrize("text", ["a-b.c/3/10-20", "a-b.c-3[10, 20)"])
 def test_a_unit_is_understood_as_lists_and_as_warnings_name_it(text: str) -> None:
     assert parse_unit_id(text) == OffsetRange("a-b.c", 3, 10, 20)
+
+
+def test_a_usage_error_comes_without_the_cluster_that_would_be_used() -> None:
+    ended = run("consume", "clicks", "--from", "nonsense", env={"OTTLA_BOOTSTRAP": "127.0.0.1:9"})
+    assert ended.stderr.startswith("error: --from: 'nonsense' is not a place")
+    wrong = run("consume", "clicks", env={"OTTLA_BOOTSTRAP": "a:b:c"})
+    assert wrong.stderr.startswith("error: --bootstrap (env var: OTTLA_BOOTSTRAP): 'a:b:c' is not HOST:PORT")
+
+
+def test_a_missing_argument_is_named_in_one_line() -> None:
+    assert run("completion").stderr == (
+        "error: missing argument '{bash|zsh|fish}'. Choose from: bash, zsh, fish; see 'ottla completion --help'\n"
+    )

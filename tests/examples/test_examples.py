@@ -7,6 +7,7 @@ import contextlib
 import io
 import json
 import os
+import shutil
 import signal
 import subprocess
 import time
@@ -212,6 +213,7 @@ def _run_cell(source: str, names: dict[str, Any]) -> list[str]:
 
 def test_the_service_passes_its_tests_with_a_fake_broker(home: Path) -> None:
     line = comments.command("testing/test_alerts.py", "pytest examples")
+    shutil.copy(comments.ROOT / "pyproject.toml", home)  # as in a checkout, which has settings for other tests
     # The environment is that of a user: without what makes the programs of this suite begin sooner.
     out = comments.run(f"{line} -q -p no:cacheprovider -W error", bootstrap="nowhere:1", cwd=home, PYTHONPATH="")
     assert "5 passed" in out

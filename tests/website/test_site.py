@@ -143,6 +143,8 @@ def test_links_out_of_the_pages_lead_to_the_site_or_become_text() -> None:
         "[i](examples.md#etl-py) [j](examples.md) [k](examples.md)"
     )
     assert sources.relinked("[h](docs/trust.md)", "project/security.md", frozenset()) == "[h](../trust.md)"
+    titles = {"trust.md": "What to trust"}
+    assert sources.relinked("[trust.md](trust.md#x)", "fleet.md", frozenset(), titles) == "[What to trust](trust.md#x)"
 
 
 @cache

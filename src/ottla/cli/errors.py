@@ -13,6 +13,7 @@ from ottla.text import printable
 
 _LINE_END = "\n"
 _QUOTE = "'"
+_NO_COMMAND = re.compile(r"No such command '(.*)'\.")
 _FULL_STOP = re.compile(r"(?<=[\w'\")])\.$")
 """The end of a sentence, unlike the dots in "not . or .."."""
 
@@ -57,10 +58,17 @@ def from_click(error: click.UsageError) -> UsageError:
     if isinstance(error, click.NoSuchOption):
         from ottla.cli.other_tools import advice
 
-        instead = advice(error.option_name, None if error.ctx is None else error.ctx.command)
-        return UsageError(f"no such option {error.option_name}{instead}{see}")
+        return UsageError(f"no such option {error.option_name}{advice(error.option_name, error.ctx)}{see}")
+    unknown = _NO_COMMAND.match(error.message)
+    if unknown is not None and error.ctx is not None and isinstance(error.ctx.command, click.Group):
+        from ottla.cli.other_tools import command_advice
+
+        known = error.ctx.command.list_commands(error.ctx)
+        return UsageError(
+            f"no such command {unknown[1]!r}{command_advice(error.ctx.command_path, unknown[1], known)}{see}"
+        )
     if isinstance(error, click.MissingParameter) or not isinstance(error, click.BadParameter):
-        text = _FULL_STOP.sub("", error.format_message())
+        text = re.sub(r"\s+", " ", _FULL_STOP.sub("", error.format_message()).replace("\\t", ""))
         return UsageError(text[:1].lower() + text[1:] + see)
     hint = error.param_hint
     if hint is None and error.param is not None and error.ctx is not None:

@@ -69,7 +69,7 @@ def status(path: str, *, as_json: bool) -> None:
         f"{archive.path}: {settings.format.value}, partitioned by {', '.join(settings.partition_by) or 'nothing'}"
         f" (time: {settings.event_time}), {_counted(len(entries), 'entry', 'entries')}"
     )
-    click.echo(table(_HEADINGS, [_cells(partition) for partition in partitions], width=terminal_width()))
+    click.echo(table(_HEADINGS, [_cells(partition) for partition in partitions], width=terminal_width(), least=_LEAST))
     for partition in partitions:
         for gap in partition.gaps:
             click.echo(f"gap: {gap.range}: {gap.reason}")
@@ -265,6 +265,7 @@ def _finding_dict(finding: Finding) -> dict[str, str]:
 
 
 _HEADINGS = ("partition", "offsets", "records", "bytes", "files", "on disk", "from", "to", "gaps", "overlaps")
+_LEAST = ("files", "bytes", "on disk")
 
 
 def _cells(status: PartitionStatus) -> tuple[str, ...]:

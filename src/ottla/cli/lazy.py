@@ -102,9 +102,9 @@ def _without_extra(command: click.Command, entry: Entry) -> click.Command:
 
 
 def suggest(context: click.Context, name: str, commands: Collection[str]) -> None:
-    """Raise `UsageError` that names the closest command, if one is close."""
-    import difflib
+    """Raise `UsageError` that names the command that is meant, if that is known."""
+    from ottla.cli.other_tools import command_advice
 
-    close = difflib.get_close_matches(name, commands, 1)
-    if close:
-        raise UsageError(f"no such command {name!r}: did you mean '{context.command_path} {close[0]}'?")
+    meant = command_advice(context.command_path, name, commands)
+    if meant:
+        raise UsageError(f"no such command {name!r}{meant}")

@@ -190,6 +190,7 @@ def _print_profiles(profiles: Sequence[PartitionProfile], *, as_json: bool) -> N
     _print(rows, as_json=as_json)
 
 
+_LEAST = ("producers", "batches", "codecs")
 _ONLY_JSON = ("transactional", "control")
 
 
@@ -218,7 +219,7 @@ def _print(rows: Sequence[_Row], *, as_json: bool) -> None:
     cells = [[_cell(name, value) for name, value in row.items()] for row in rows]
     quiet = [row.get("records", row["stop"] - row["start"] if "stop" in row else None) == 0 for row in rows]
     shown = [faint(row) if is_quiet else row for row, is_quiet in zip(cells, quiet, strict=True)]
-    click.echo(table(list(rows[0]), shown, width=terminal_width()))
+    click.echo(table(list(rows[0]), shown, width=terminal_width(), least=_LEAST))
 
 
 def _cell(name: str, value: object) -> str:

@@ -17,6 +17,7 @@ from ottla.cli.completion.values import complete_topics
 from ottla.cli.errors import UsageError
 from ottla.cli.options.bootstrap import bootstrap_option
 from ottla.cli.options.common import check_topic, json_option, timeout_option, workers_option
+from ottla.cli.options.confirmation import confirm, yes_option
 from ottla.cli.options.connection import require_brokers
 from ottla.cli.options.places import from_option, until_option
 from ottla.cli.options.security import security_options
@@ -98,6 +99,7 @@ def _condition(text: str) -> Condition:
     show_default=True,
     help="What does the work: this process, or Spark.",
 )
+@yes_option
 @workers_option("--workers", f"With --engine local: source partitions at a time.  [default: {_WORKERS}]")
 @click.option("--master", metavar="URL", help="With --engine spark: where Spark runs.  [default: local[*]]")
 @bootstrap_option
@@ -121,6 +123,7 @@ def replay(
     again: bool,
     compression: str,
     engine: str,
+    yes: bool,
     workers: int | None,
     master: str | None,
     bootstrap: str,
@@ -177,6 +180,8 @@ def replay(
     )
     for caution in planned.cautions:
         click.echo(f"note: {caution}", err=True)
+    if planned.is_into_source and not any(planned.positions.values()):  # who resumes it has said so before
+        confirm(f"{target} is the topic that was archived: it gets its records once more", yes=yes, has_dry_run=False)
     try:
         report, code = _by_spark(planned, master, rate) if engine == "spark" else _by_threads(planned, workers, rate)
     except KeyboardInterrupt:

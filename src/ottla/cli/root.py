@@ -16,8 +16,9 @@ import click
 from ottla import __version__
 from ottla.cli.errors import CommandFailed, UsageError, from_click
 from ottla.cli.lazy import CLUSTER_PACKAGES, Entry, LazyGroup
+from ottla.cli.options.same_cluster import same_cluster
 from ottla.cli.output.styles import Style, paint
-from ottla.cli.terminal.screen import CLEAR, has_colors
+from ottla.cli.terminal.screen import CLEAR, has_colors, is_drawn_on
 from ottla.text import printable
 from ottla.wire.kernels.notices import notify_once
 
@@ -98,6 +99,8 @@ class _Ottla(LazyGroup):
             raise  # a group without a command: click shows its help
         except click.UsageError as error:
             raise from_click(error) from error
+        except CommandFailed as error:
+            raise type(error)(same_cluster(error.message)) from error
         except KeyboardInterrupt:
             click.echo("interrupted", err=True)
             ctx.exit(_INTERRUPTED)
@@ -149,9 +152,9 @@ def cli(context: click.Context, /) -> None:
         library.addHandler(_Warnings(logging.WARNING))
 
 
-def _say_compiling() -> None:
-    clear = CLEAR if sys.stderr is not None and sys.stderr.isatty() else ""  # a live line may be there
-    click.echo(f"{clear}compiling kernels for this machine, once: about 4 s", err=True, color=True)
+def _say_compiling(purpose: str) -> None:
+    clear = CLEAR if is_drawn_on(sys.stderr) else ""  # a live line may be there
+    click.echo(f"{clear}compiling kernels for {purpose} on this machine, once: about 4 s", err=True, color=True)
 
 
 class _Warnings(logging.Handler):
@@ -167,7 +170,7 @@ class _Warnings(logging.Handler):
 def _reworded(message: object, command: str | None = None) -> str:
     from ottla.cli.advice import reword  # imports the library's errors, which --help does not need
 
-    return reword(str(message), command=command)
+    return same_cluster(reword(str(message), command=command))
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:

@@ -44,6 +44,8 @@ class Plan:
     notes: Notes
     cautions: tuple[str, ...]
     """Properties of the target that the caller should know about."""
+    is_into_source: bool
+    """Whether the target is one of the topics whose records are replayed, and so gets them twice."""
 
     @property
     def name(self) -> str:
@@ -110,6 +112,7 @@ def plan(
         positions = _positions(cluster, target, names, partitions, notes)
         settings = admin.settings(target.topic)[target.topic]
         values = {key: str(setting.value) for key, setting in settings.items()}
+    archived = {tp.topic for tp in partitions}
     unwritable = _create_folder(notes)
     return Plan(
         source=source,
@@ -120,6 +123,7 @@ def plan(
         positions=positions,
         notes=notes,
         cautions=(*unwritable, *_cautions(target, values, list(partitions.values()), now=time.time())),
+        is_into_source=str(topic.id) in {source.topic_ids.get(name) for name in archived},
     )
 
 

@@ -8,8 +8,8 @@ records as columns. This module writes nothing and contacts no broker.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
@@ -117,6 +117,8 @@ class Source:
     """The archive's receipts; none for a plain folder."""
     notes: str | None
     """The folder where replays of this archive keep notes; None for a plain folder."""
+    topic_ids: Mapping[str, str] = field(default_factory=dict)
+    """The ids of the archived topics, by name; none for a plain folder."""
 
     def selected(self, selection: Selection) -> list[SourcePartition]:
         """Return the source partitions, with the files that may have selected records.
@@ -193,7 +195,8 @@ def _from_lake(lake: Lake) -> Source:
     receipts = tuple(
         replace(receipt, fingerprint=entry.fingerprint(receipt)) for entry in entries for receipt in entry.receipts
     )
-    return Source(str(lake.path), _partitions(files), receipts, str(located(lake.path, layout.REPLAYS)))
+    ids = entries[-1].topics if entries else {}
+    return Source(str(lake.path), _partitions(files), receipts, str(located(lake.path, layout.REPLAYS)), ids)
 
 
 def _require_live(lake: Lake, paths: list[str]) -> None:

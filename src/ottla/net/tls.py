@@ -67,7 +67,7 @@ def tls_context(tls: Tls) -> ssl.SSLContext:
     try:
         context = ssl.create_default_context(cafile=None if tls.ca_file is None else os.fspath(tls.ca_file))
     except (OSError, ssl.SSLError) as exc:
-        raise ConfigError(f"Tls(ca_file={str(tls.ca_file)!r}) has no readable certificates: {exc}") from exc
+        raise ConfigError(f"the file {str(tls.ca_file)!r} of ca_file has no readable certificates: {exc}") from exc
     context.check_hostname = tls.check_hostname
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     if tls.cert_file is not None:
@@ -75,7 +75,7 @@ def tls_context(tls: Tls) -> ssl.SSLContext:
             context.load_cert_chain(tls.cert_file, tls.key_file, tls.key_password or "")
         except (OSError, ssl.SSLError) as exc:
             files = f"cert_file={str(tls.cert_file)!r}, key_file={str(tls.key_file)!r}"
-            raise ConfigError(f"Tls({files}) cannot be used as a client certificate: {exc}") from exc
+            raise ConfigError(f"{files} cannot be used as a client certificate: {exc}") from exc
     return context
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import math
 import threading
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
@@ -37,6 +37,29 @@ def as_not_delivered(error: OttlaError) -> NotDelivered:
     to the garbage collector.
     """
     return copied(error) if isinstance(error, NotDelivered) else NotDelivered(str(error), cause=error)
+
+
+def _counted(failed: Sequence[tuple[NotDelivered, int]]) -> NotDelivered:
+    """The first error for all rows: as it is, if it is that of as many, else with their number."""
+    first, records = failed[0][0], sum(rows for _, rows in failed)
+    if first.records == records:
+        return copied(first)
+    is_only = all(
+        (error.reason, error.topic, error.partition) == (first.reason, first.topic, first.partition)
+        for error, _ in failed
+    )
+    if not is_only:
+        return NotDelivered(f"the first reason: {first}", records=records, cause=first)
+    counted = type(first)(
+        first.reason,
+        topic=first.topic,
+        partition=first.partition,
+        records=records,
+        maybe_written=first.maybe_written,
+        cause=first.cause,
+    )
+    counted.__cause__ = first.__cause__
+    return counted
 
 
 class Sent(NamedTuple):
@@ -302,7 +325,7 @@ class BulkDelivery:
         for placement in self._placements():
             for numbers, outcome in placement.pieces():
                 if outcome.error is not None:
-                    raise as_not_delivered(outcome.error)
+                    raise self._failure() or as_not_delivered(outcome.error)
                 records += len(numbers)
                 if outcome.base_offset >= 0:
                     start = outcome.offset_of(numbers.start)
@@ -314,8 +337,12 @@ class BulkDelivery:
     def exception(self, timeout: float | None = None) -> NotDelivered | None:
         """The first reason why a record was not delivered, or None. Waits and raises `TimeoutError` like `result`."""
         _wait(self, timeout)
-        errors = (outcome.error for placement in self._placements() for _, outcome in placement.pieces())
-        return next((as_not_delivered(error) for error in errors if error is not None), None)
+        return self._failure()
+
+    def _failure(self) -> NotDelivered | None:
+        """The first error so far, with the number of all rows that failed."""
+        failed = [(each.error, len(each.rows)) for each in self.decided() if isinstance(each.error, NotDelivered)]
+        return _counted(failed) if failed else None
 
     def outcomes(self, timeout: float | None = None) -> Iterator[Decided]:
         """Yield the outcome of all rows, delivered and failed. Waits and raises `TimeoutError` like `result`."""

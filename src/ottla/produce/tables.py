@@ -124,19 +124,14 @@ class StreamDelivery(BulkDelivery):
             self._fold()
         return as_not_delivered(self._failed[0].error) if self._failed and self._failed[0].error else None
 
-    def exception(self, timeout: float | None = None) -> NotDelivered | None:
-        """The first reason why a record was not delivered, or None. Waits and raises `TimeoutError` like `result`."""
-        later = super().exception(timeout)
-        return as_not_delivered(self._failed[0].error) if self._failed and self._failed[0].error else later
-
     def decided(self) -> Iterator[Decided]:
         """Yield the rows that are known to have failed by now, without waiting."""
         yield from self._failed
         yield from (decided for decided in super().decided() if decided.error is not None)
 
     def _delivered(self) -> tuple[int, list[OffsetRange]]:
-        if self._failed and self._failed[0].error is not None:
-            raise as_not_delivered(self._failed[0].error)
+        if self._failed and (failure := self._failure()) is not None:
+            raise failure
         records, ranges = super()._delivered()
         return self._records + records, self._ranges + ranges
 

@@ -37,6 +37,25 @@ def test_an_unknown_topic_is_refused_with_its_name(kafka: FakeKafka, monkeypatch
         producer.close()
 
 
+def test_the_error_of_a_table_counts_all_rows_that_failed(kafka: FakeKafka, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ottla.produce.topics._UNKNOWN_PATIENCE", 0.2)
+    producer = new(kafka)
+    values = pa.table({"value": [b"1"] * 5})
+    for table in (values, values.to_reader()):
+        delivery = producer.send_table("typo", table)
+        with pytest.raises(NotDelivered, match=r"^5 records were not delivered: topic typo: UNKNOWN") as caught:
+            delivery.result(SOON)
+        error = delivery.exception(SOON)
+        assert error is not None
+        assert (caught.value.records, error.records) == (5, 5)
+    partly = producer.send_table("t", pa.table({"value": [b"1"] * 4, "partition": [0, 5, 6, 6]}))
+    with pytest.raises(NotDelivered, match=r"^3 records were not delivered: .*has no partition 5") as caught:
+        partly.result(SOON)
+    assert caught.value.records == 3
+    with pytest.raises(NotDelivered, match="13 records were not delivered"):
+        producer.close()
+
+
 def test_a_partition_that_does_not_exist_fails_its_own_rows_only(kafka: FakeKafka) -> None:
     producer = new(kafka)
     good = producer.send("t", b"good")

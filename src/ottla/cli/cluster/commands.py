@@ -198,7 +198,7 @@ def down(
         status for status in (room.LocalCluster(each, dir=directory).status() for each in names) if _exists(status)
     ]
     verb = "stop" if keep else "stop and delete"
-    summary = ", ".join(f"'{status.name}' ({status.condition}, {len(status.brokers)} brokers)" for status in existing)
+    summary = ", ".join(f"'{status.name}' ({status.condition}, {_brokers(len(status.brokers))})" for status in existing)
     found = {each: any(status.name == each for status in existing) for each in names}
     if existing and not dry_run and not keep:
         confirm(f"this stops and deletes {summary}", yes=yes)
@@ -377,3 +377,7 @@ def _act(ids: tuple[int, ...], act: Callable[..., None], done: str, *, as_json: 
         click.echo(json_text({"brokers": list(ids), "state": done}))
     else:
         click.echo(f"broker{'s' if len(ids) > 1 else ''} {', '.join(map(str, ids))}: {done}")
+
+
+def _brokers(count: int) -> str:
+    return f"{count} broker{'' if count == 1 else 's'}"

@@ -13,6 +13,7 @@ from ottla.cli.errors import UsageError
 from ottla.cli.health.connecting import cluster_of
 from ottla.cli.options.bootstrap import bootstrap_option
 from ottla.cli.options.common import json_option, timeout_option
+from ottla.cli.options.same_cluster import connection_words
 from ottla.cli.options.security import security_options
 from ottla.cli.options.types import Duration
 from ottla.cli.output.json_text import json_text
@@ -122,7 +123,14 @@ def check(
             prober = Prober(cluster)
             resources.callback(prober.stop)
         limits = Limits(transaction_seconds=transaction_age)
-        monitor = Monitor(cluster, prober=prober, limits=limits, ignored=names, timeout=timeout)
+        monitor = Monitor(
+            cluster,
+            prober=prober,
+            limits=limits,
+            ignored=names,
+            timeout=timeout,
+            connection=connection_words(),
+        )
         code = 0
         with suppress(Interrupted):
             look = monitor.look if prober is None else _ProbingLook(monitor, prober, seconds=timeout)

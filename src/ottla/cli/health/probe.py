@@ -14,6 +14,7 @@ from ottla.cli.health.check import WRONG, ignore_option, transaction_age_option
 from ottla.cli.health.connecting import cluster_of
 from ottla.cli.options.bootstrap import bootstrap_option
 from ottla.cli.options.common import check_topic, json_option, timeout_option
+from ottla.cli.options.same_cluster import connection_words
 from ottla.cli.options.security import security_options
 from ottla.cli.options.types import Duration, parsed
 from ottla.cli.output.json_text import json_text
@@ -122,7 +123,15 @@ def probe(
         prober = Prober(cluster, every=every, topic=topic)
         if listener is not None:
             limits = Limits(transaction_seconds=transaction_age)
-            monitor = Monitor(cluster, every=look_every, prober=prober, limits=limits, ignored=names, timeout=timeout)
+            monitor = Monitor(
+                cluster,
+                every=look_every,
+                prober=prober,
+                limits=limits,
+                ignored=names,
+                timeout=timeout,
+                connection=connection_words(),
+            )
             # Before anything is written: the port may be in use.
             server = resources.enter_context(Server(routed(monitor.routes), host=listener[0], port=listener[1]))
         with Interruption() as interruption, suppress(Interrupted):

@@ -40,7 +40,9 @@ def headline(verdict: Verdict) -> str:
     size = f"{counted(verdict.brokers, 'broker')}, {counted(verdict.partitions, 'partition')}"
     cluster = f"cluster {verdict.cluster_id}" if verdict.cluster_id else "the cluster"
     counts = [(verdict.count(severity), _WORDS[severity]) for severity in reversed(Severity)]
-    found = ", ".join(f"{number:,} {word}" for number, word in counts if number)
+    found = ", ".join(
+        f"{number:,} critical" if word == "critical" else counted(number, word) for number, word in counts if number
+    )
     partly = "" if verdict.is_complete else ", not everything could be looked at"
     if not verdict.cluster_id and verdict.state is State.UNHEALTHY:
         return f"{cluster} is unhealthy{': ' + found if found else ''}"

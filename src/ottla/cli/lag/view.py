@@ -29,6 +29,8 @@ _HEADINGS = (
     "left",
     "note",
 )
+_LEAST = ("type", "trend", "note")
+"""What is left out first where the terminal is narrow."""
 _WARNINGS = ("STALL", "REWIND", "WARN")
 _STYLES = {"ERR": Style.BAD, "WARN": Style.WARNING, "UNKNOWN": None, "OK": Style.GOOD}
 _FOREVER = float("inf")
@@ -40,7 +42,7 @@ def snapshot_text(snapshot: Snapshot, *, width: int | None) -> str:
     rows = sorted(snapshot.rows(), key=_urgency)
     lines = [_headline(snapshot, is_styled=width is not None)]
     if rows:
-        lines.append(table(_HEADINGS, [_cells(row) for row in rows], width=width))
+        lines.append(table(_HEADINGS, [_cells(row) for row in rows], width=width, least=_LEAST))
     return "\n".join(lines)
 
 

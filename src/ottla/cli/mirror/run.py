@@ -16,6 +16,7 @@ from ottla.cli.errors import CommandFailed, UsageError
 from ottla.cli.mirror.sides import FILE, journal_option, side_option
 from ottla.cli.mirror.view import Speed, progress_text, report_text, reworded
 from ottla.cli.options.common import check_topic, follow_option, json_option, timeout_option
+from ottla.cli.options.connection import require_brokers
 from ottla.cli.options.store import STORE_VARIABLE, find_store
 from ottla.cli.options.types import Integer, PlaceType, parsed
 from ottla.cli.output.json_text import json_text
@@ -176,12 +177,16 @@ def run(
     _check_engine(links, engine, master, has_local=take_over or prometheus is not None)
     if store is not None and engine != "fleet":
         raise UsageError("--store needs --engine fleet")
+    sinks = _metrics(prometheus)
+    for side in (source, target):  # links of a file do not end for each other
+        if side is not None:
+            require_brokers(side.bootstrap, side.resolved_security(), timeout=timeout)
     if engine == "spark":
         results, code = _by_spark(links, master, follow=follow)
     elif engine == "fleet":
         results, code = _by_fleet(links[0], store or find_store(), follow=follow)
     else:
-        results, code = _run(links, follow=follow, take_over=take_over, sinks=_metrics(prometheus))
+        results, code = _run(links, follow=follow, take_over=take_over, sinks=sinks)
     _report(results, as_json=as_json)
     context.exit(code or (1 if any(result.has_failed for result in results) else 0))
 

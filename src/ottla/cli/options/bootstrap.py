@@ -7,6 +7,7 @@ An address that does not come from the command line is announced on stderr.
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -16,7 +17,7 @@ from click.core import ParameterSource
 
 from ottla.cli.errors import UsageError
 from ottla.cli.lazy import CLUSTER_PACKAGES, is_installed
-from ottla.cli.options.profile import announce, chosen_profile, profile_option
+from ottla.cli.options.profile import announce, chosen_profile, note_cluster, profile_option, tell_cluster
 from ottla.default_address import DIR_VARIABLE, VARIABLE
 
 if TYPE_CHECKING:
@@ -36,7 +37,15 @@ def bootstrap_option(command: _Command) -> _Command:
         callback=_resolved,
         help="Brokers to connect to first.  [default: the default profile, the running local cluster]",
     )
-    return option(profile_option(command))
+
+    @functools.wraps(command)
+    def told(*args: Any, **given: Any) -> Any:
+        tell_cluster(click.get_current_context())
+        return command(*args, **given)
+
+    wrapped: Any = option(profile_option(told))
+    decorated: _Command = wrapped
+    return decorated
 
 
 def _resolved(context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
@@ -51,7 +60,9 @@ def find_bootstrap(context: click.Context, given: str | None = None) -> str:
 
     Raises `UsageError` if there are none.
     """
-    return _decided(context, given)
+    bootstrap = _decided(context, given)
+    tell_cluster(context)
+    return bootstrap
 
 
 def _decided(context: click.Context, given: str | None) -> str:
@@ -67,9 +78,9 @@ def _decided(context: click.Context, given: str | None) -> str:
         return given
     if named:
         check_bootstrap(named, context)
-        click.echo(f"using {VARIABLE}={named}", err=True)
+        note_cluster(context, f"using {VARIABLE}={named}")
         return named
-    return _running_cluster()
+    return _running_cluster(context)
 
 
 def check_bootstrap(value: str, context: click.Context) -> None:
@@ -82,10 +93,11 @@ def check_bootstrap(value: str, context: click.Context) -> None:
     try:
         parse_bootstrap(value)
     except ConfigError as exc:
-        raise click.BadParameter(reword(str(exc)), context, parameter) from exc
+        text = reword(str(exc)).removeprefix("bootstrap address ")
+        raise click.BadParameter(text, context, parameter) from exc
 
 
-def _running_cluster() -> str:
+def _running_cluster(context: click.Context) -> str:
     clusters = _local_clusters(os.environ.get(DIR_VARIABLE))
     running = {cluster.name: cluster.bootstrap for cluster in clusters if cluster.bootstrap is not None}
     chosen = running.get("default") or (next(iter(running.values())) if len(running) == 1 else None)
@@ -107,7 +119,7 @@ def _running_cluster() -> str:
             " 'ottla cluster up'"
         )
     name = next(name for name, address in running.items() if address == chosen)
-    click.echo(f"using local cluster '{name}' at {chosen}", err=True)
+    note_cluster(context, f"using local cluster '{name}' at {chosen}")
     return chosen
 
 

@@ -12,7 +12,7 @@ yes_option = click.option("--yes", is_flag=True, help="Do not ask for confirmati
 dry_run_option = click.option("--dry-run", is_flag=True, help="Show what would happen; change nothing.")
 
 
-def confirm(what: str, *, yes: bool) -> None:
+def confirm(what: str, *, yes: bool, has_dry_run: bool = True) -> None:
     """Ask for confirmation of `what`, a sentence without its full stop: `this deletes ...`.
 
     Raises `UsageError` without a terminal and without `--yes`, and `CommandFailed` if the answer is no.
@@ -20,7 +20,7 @@ def confirm(what: str, *, yes: bool) -> None:
     if yes:
         return
     if not (_is_terminal(sys.stdin) and _is_terminal(sys.stderr)):
-        raise UsageError(f"{what}: pass --yes to confirm, or --dry-run to look first")
+        raise UsageError(f"{what}: pass --yes to confirm{', or --dry-run to look first' if has_dry_run else ''}")
     if not click.confirm(f"{what}. Continue?", err=True):
         raise CommandFailed("nothing was changed")
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 PROFILE_VARIABLE = "OTTLA_PROFILE"
 _KEY = "ottla.profile"
+_SAID = "ottla.cluster"
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 _IsUsed = Callable[[Mapping[str, Any]], bool]
@@ -68,6 +69,12 @@ def _noted(context: click.Context, parameter: click.Parameter, value: str | None
     context.meta[_KEY] = value
 
 
+def profile_name(context: click.Context) -> str | None:
+    """Return what the command line or the variable names."""
+    name: str | None = context.meta.get(_KEY)
+    return name
+
+
 def chosen_profile(context: click.Context) -> Profile | None:
     """Return the profile that the command uses: the one that is named, else the default of the file.
 
@@ -78,7 +85,7 @@ def chosen_profile(context: click.Context) -> Profile | None:
     option = next((known for known in context.command.params if isinstance(known, _ProfileOption)), None)
     if option is None or not option.is_used(context.params):
         return None
-    name: str | None = context.meta.get(_KEY)
+    name = profile_name(context)
     if not is_profile_given(context) and (_is_address_given(context) or (name is None and os.environ.get(VARIABLE))):
         return None
     from ottla.cli.profiles.file import read_profiles
@@ -97,13 +104,24 @@ def _is_address_given(context: click.Context) -> bool:
 
 
 def announce(context: click.Context, profile: Profile, bootstrap: str) -> None:
-    """Say on stderr which profile is used, and why if the command line does not name it."""
+    """Have it said on stderr which profile is used, and why if the command line does not name it."""
     source = context.get_parameter_source("profile")
     named = {
         ParameterSource.COMMANDLINE: f"profile {profile.name!r}",
         ParameterSource.ENVIRONMENT: f"profile {profile.name!r} of {PROFILE_VARIABLE}",
     }.get(source or ParameterSource.DEFAULT, f"the default profile {profile.name!r}")
-    click.echo(f"using {named} at {bootstrap}", err=True)
+    note_cluster(context, f"using {named} at {bootstrap}")
+
+
+def note_cluster(context: click.Context, text: str) -> None:
+    """Keep a text that says which cluster is used, until the command runs: usage errors come without it."""
+    context.meta[_SAID] = text
+
+
+def tell_cluster(context: click.Context) -> None:
+    """Print that text on stderr, once."""
+    if text := context.meta.pop(_SAID, None):
+        click.echo(text, err=True)
 
 
 def is_profile(text: str) -> bool:

@@ -10,17 +10,19 @@ import functools
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
 
 from ottla.cli.errors import UsageError
-from ottla.cli.options.profile import chosen_profile
+from ottla.cli.options.profile import chosen_profile, profile_name
+from ottla.cli.options.same_cluster import note_options
 from ottla.small_files import read_line
 
 if TYPE_CHECKING:
     from ottla.cli.profiles.file import Profile
     from ottla.config import OAuthBearer, Sasl, Security, Tls
+    from ottla.errors import BrokerError
 
 PASSWORD_VARIABLE = "OTTLA_PASSWORD"  # noqa: S105 - the name of a variable
 KEY_PASSWORD_VARIABLE = "OTTLA_KEY_PASSWORD"  # noqa: S105
@@ -77,7 +79,18 @@ def security_options(command: _Command) -> _Command:
     @functools.wraps(command)
     def secured(*args: Any, **given: Any) -> Any:
         options = {name: given.pop(name) for name in _NAMES}
-        return command(*args, security=security_of(click.get_current_context(), options), **given)
+        context = click.get_current_context()
+        if "bootstrap" in context.params:
+            note_options(context, ("bootstrap", "profile", *_NAMES), profile=profile_name(context))
+        security = security_of(context, options)
+        try:
+            return command(*args, security=security, **given)
+        except Exception as error:
+            if type(error).__name__ != "BrokerError" or "bootstrap" not in context.params:
+                raise  # nothing more needs to be imported for it
+            from ottla.cli.options.near_topics import with_near_topic
+
+            raise with_near_topic(cast("BrokerError", error), context.params["bootstrap"], security) from error
 
     wrapped: Any = secured
     for option in reversed(_OPTIONS):

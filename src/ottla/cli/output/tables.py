@@ -1,4 +1,5 @@
-"""Tables of plain text that fit a terminal: times lose their smallest parts, then the widest texts their middle.
+"""Tables of plain text that fit a terminal: durations and times lose their smallest parts, then columns are left out,
+then the widest texts lose their middle.
 
 Numbers are never shortened, because a part of a number is a wrong number. On a terminal, headings are strong, cells
 have their style, and a column without any text is left out. Elsewhere nothing is shortened, left out or styled.
@@ -23,6 +24,7 @@ _NUMBER = re.compile(r"-|[~<]?[-+]?[0-9][0-9,]*(\.[0-9]+)?( ?%|[A-Za-z]{0,3}(/s)
 _TIME = re.compile(
     r"-?|(?P<date>\d{4}-(?P<day>\d\d-\d\d))T(?P<minute>\d\d:\d\d)(?::(?P<second>\d\d)(?:\.\d+)?)?(?P<zone>Z|[+-]\d\d:\d\d)"
 )
+_DURATION = re.compile(r"-?|(?P<most>[~<]?(?:\d+(?:ms|[dhms])){1,2})(?:\d+(?:ms|[dhms]))*|[~<]?[0-9][0-9,]*(\.[0-9]+)?")
 _SHORTER_TIMES = (
     r"\g<date>T\g<minute>:\g<second>\g<zone>",
     r"\g<date>T\g<minute>\g<zone>",
@@ -44,31 +46,28 @@ def table(
     width: int | None,
     indent: int = 0,
     whole: Collection[str] = (),
+    least: Sequence[str] = (),
 ) -> str:
     """Return a line of headings and a line for each row; columns of numbers are right-aligned.
 
-    Columns with a heading in `whole` are not shortened. A cell that is `Styled` looks so on a terminal.
+    Columns with a heading in `whole` are not shortened. Where not all columns fit, those without a value are left out,
+    then those in `least`, in this order. A cell that is `Styled` looks so on a terminal.
     """
-    kept = [
-        index for index, heading in enumerate(headings) if width is None or not rows or any(row[index] for row in rows)
-    ]
-    headings = [headings[index] for index in kept]
-    rows = [[row[index] for index in kept] for row in rows]
-    styles = [[cell.style if isinstance(cell, Styled) else None for cell in row] for row in rows]
-    columns = [_Column(heading, [printable(row[index]) for row in rows]) for index, heading in enumerate(headings)]
+    columns = [_Column(heading, [row[index] for row in rows]) for index, heading in enumerate(headings)]
     if width is not None:
-        room = width - indent - GAP * (len(columns) - 1)
-        is_whole = [column.is_number or column.is_time or column.heading in whole for column in columns]
-        _shorten_times(columns, is_whole, room)
-        widths = _fitted([column.width for column in columns], is_whole, room)
+        columns = [column for column in columns if not rows or any(column.cells)]
+        _shorten_durations(columns, width - indent)
+        _shorten_times(columns, [column.is_fixed(whole) for column in columns], _room(columns, width - indent))
+        columns = _most_worth(columns, width - indent, whole=whole, least=least)
+        is_fixed = [column.is_fixed(whole) for column in columns]
+        widths = _fitted([column.width for column in columns], is_fixed, _room(columns, width - indent))
     else:
         widths = [column.width for column in columns]
-    strong: list[Style | None] = [Style.STRONG] * len(columns)
     lines = []
-    for number, row_styles in enumerate([strong, *styles]):
+    for number in range(len(rows) + 1):
         cells = [
-            _cell(column, number, size, None if width is None else style)
-            for column, size, style in zip(columns, widths, row_styles, strict=True)
+            _cell(column, number, size, is_styled=width is not None)
+            for column, size in zip(columns, widths, strict=True)
         ]
         lines.append((" " * indent + (" " * GAP).join(cells)).rstrip())
     return "\n".join(lines)
@@ -77,22 +76,64 @@ def table(
 class _Column:
     """A heading and the cells below it."""
 
-    def __init__(self, heading: str, cells: list[str]) -> None:
+    def __init__(self, heading: str, cells: Sequence[str]) -> None:
         self.heading = heading
-        self.cells = cells
-        self.is_number = bool(cells) and all(map(_NUMBER.fullmatch, cells))
-        self.is_time = not self.is_number and bool(cells) and all(map(_TIME.fullmatch, cells))
+        self.styles = [cell.style if isinstance(cell, Styled) else None for cell in cells]
+        self.cells = [printable(cell) for cell in cells]
+        self.is_number = bool(cells) and all(map(_NUMBER.fullmatch, self.cells))
+        self.is_time = not self.is_number and bool(cells) and all(map(_TIME.fullmatch, self.cells))
+        self.is_duration = not self.is_number and bool(cells) and all(map(_DURATION.fullmatch, self.cells))
 
     @property
     def width(self) -> int:
         return max(map(len, (self.heading, *self.cells)))
 
+    @property
+    def has_values(self) -> bool:
+        return not self.cells or any(cell not in ("", "-") for cell in self.cells)
 
-def _cell(column: _Column, number: int, size: int, style: Style | None) -> str:
+    def is_fixed(self, whole: Collection[str]) -> bool:
+        """Return whether it keeps its width."""
+        return self.is_number or self.is_time or self.is_duration or self.heading in whole
+
+
+def _room(columns: Sequence[_Column], width: int) -> int:
+    """Return what columns have between their gaps."""
+    return width - GAP * (len(columns) - 1)
+
+
+def _shorten_durations(columns: Sequence[_Column], width: int) -> None:
+    """Leave two units of durations, unless everything fits."""
+    if sum(column.width for column in columns) > _room(columns, width):
+        for column in columns:
+            if column.is_duration:
+                found = map(_DURATION.fullmatch, column.cells)
+                column.cells = [
+                    cell if match is None else match["most"] or cell
+                    for cell, match in zip(column.cells, found, strict=True)
+                ]
+
+
+def _most_worth(columns: list[_Column], width: int, *, whole: Collection[str], least: Sequence[str]) -> list[_Column]:
+    """Return the columns that stay: enough are left out that the others can be read."""
+    leaving = [column for column in columns if not column.has_values]
+    leaving += [column for name in least for column in columns if column.heading == name and column.has_values]
+    for column in leaving:
+        needed = (
+            other.width if other.is_fixed(whole) or other.heading in least else min(other.width, _READABLE)
+            for other in columns
+        )
+        if sum(needed) <= _room(columns, width):
+            break
+        columns = [other for other in columns if other is not column]
+    return columns
+
+
+def _cell(column: _Column, number: int, size: int, *, is_styled: bool) -> str:
     """Return the heading, number 0, or a cell, as wide as its column."""
     text = shorten(column.cells[number - 1] if number else column.heading, size)
     space = " " * (size - len(text))
-    painted = paint(text, style)
+    painted = paint(text, (column.styles[number - 1] if number else Style.STRONG) if is_styled else None)
     return space + painted if column.is_number else painted + space
 
 

@@ -189,7 +189,7 @@ def produce(
       ottla produce clicks --format json records.jsonl --json
       ottla spool export unsent | ottla produce - --format json
     """
-    from ottla.cli.produce.lines import check_input
+    from ottla.cli.produce.lines import check_input, check_lines
     from ottla.net.discovery import OnUnknownTopic
     from ottla.produce.options import Batching, Buffering, Spool
     from ottla.produce.producer import Producer
@@ -200,6 +200,7 @@ def produce(
         limit = show_duration(delivery_timeout)
         raise UsageError(f"--linger {show_duration(linger)} must be shorter than --delivery-timeout {limit}")
     check_input(files)
+    check_lines(files, topic=topic, bootstrap=bootstrap)
     source = Input(files or ("-",), _format(topic, max_record_size, **lines))
 
     def make(sink: Sink) -> Producer:

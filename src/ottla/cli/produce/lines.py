@@ -22,6 +22,11 @@ STDIN = "-"
 _BLOCK_BYTES = 1 << 20
 _IDLE_SECONDS = 0.2
 _NEWLINE = ord("\n")
+_TABLES = (
+    (b"PAR1", (".parquet",), "a Parquet file", "pyarrow.parquet.read_table"),
+    (b"ARROW1", (".arrow", ".feather"), "an Arrow file", "pyarrow.feather.read_table"),
+)
+"""Files that begin and end so, or have these names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +59,31 @@ def check_input(files: tuple[str, ...]) -> None:
         raise UsageError("standard input (-) is named twice")
     if (not files or STDIN in files) and sys.stdin is None:
         raise UsageError("standard input is closed: name files to read")
+
+
+def check_lines(files: tuple[str, ...], *, topic: str, bootstrap: str) -> None:
+    """Raise `UsageError` for a file with a table: its bytes are no lines."""
+    for file in files:
+        kind = _table_kind(file) if file != STDIN and os.path.isfile(file) else None
+        if kind is not None:
+            name, read = kind
+            raise UsageError(
+                f"{file} is {name}, not lines. Python sends its columns key and value, after 'import ottla, {read.rpartition('.')[0]}':\n"
+                f"  with ottla.Producer({bootstrap!r}) as producer:"
+                f" producer.send_table({topic!r}, {read}({file!r})).result()"
+            )
+
+
+def _table_kind(file: str) -> tuple[str, str] | None:
+    with open(file, "rb") as opened:
+        for magic, endings, name, read in _TABLES:
+            opened.seek(0)
+            if opened.read(len(magic)) != magic:
+                continue
+            opened.seek(-len(magic), os.SEEK_END)
+            if file.endswith(endings) or opened.read() == magic:
+                return name, read
+    return None
 
 
 def blocks(file: str, *, longest_bytes: int) -> Iterator[Block | TooLong | None]:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from ottla.produce.producer import Producer
 
 _WAIT_SECONDS = 0.2
+_READ_NOTICE = "note: lines of 'ottla consume --json' are sent as values; --format json sends their records"
 _STOP_NOTICE = "stopping: delivering what was read; press Ctrl-C again to abort"
 
 
@@ -61,6 +62,7 @@ class Run:
         self._patience = patience
         """With a spool: seconds without a delivery after which the rest stays there."""
         self._moved = 0.0
+        self._has_looked = False
         self._producer = make(self._on_event)
         self._live = LiveLine(Shown(lambda: self.counts, total_bytes=total).line, is_shown=not is_typed)
         self._ledger = Ledger(self._producer, max_record_bytes=max_record_size, say=self._live.say)
@@ -103,6 +105,7 @@ class Run:
 
         try:
             for block in self._blocks(file, form):
+                self._look_at(block, form)
                 for rows in form.rows(block):
                     if isinstance(rows, BadLine):
                         self._ledger.bad(*rows)
@@ -110,6 +113,15 @@ class Run:
                         self._ledger.send(rows)
         except OSError as error:
             self._ledger.unreadable(file, str(error.strerror))
+
+    def _look_at(self, block: Block, form: Format) -> None:
+        """Say once that the first line is a record of ours where lines are values."""
+        from ottla.cli.produce.rows import PlainLines
+        from ottla.cli.values.jsonl import is_record_read
+
+        if not self._has_looked and isinstance(form, PlainLines) and is_record_read(block.data.partition(b"\n")[0]):
+            self._live.say(_READ_NOTICE)
+        self._has_looked = True
 
     def _blocks(self, file: str, form: Format) -> Iterator[Block]:
         from ottla.cli.produce.lines import TooLong, blocks

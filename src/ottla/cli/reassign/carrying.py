@@ -11,6 +11,7 @@ from click.core import ParameterSource
 
 from ottla.cli.errors import CommandFailed
 from ottla.cli.options.confirmation import confirm
+from ottla.cli.options.same_cluster import same_cluster
 from ottla.cli.output.json_text import json_text
 from ottla.cli.output.tables import terminal_width
 from ottla.cli.reassign.view import preview_text, progress_text, receipt_text
@@ -83,7 +84,7 @@ def ask_and_run(
             f"{path} exists: continue it with 'ottla reassign run {path}', or remove it to begin with a new plan"
         )
     write_plan(path, plan)
-    click.echo(f"plan: {path}; 'ottla reassign run {path}' continues if this is interrupted", err=True)
+    click.echo(same_cluster(f"plan: {path}; 'ottla reassign run {path}' continues if this is interrupted"), err=True)
     carry_out(context, admin, plan, path, throttle=throttle, lost_seconds=lost_seconds, as_json=as_json)
 
 
@@ -130,19 +131,16 @@ def carry_out(
                 lost_seconds=lost_seconds,
                 interval=interval,
             ),
-            tell=live.say,
+            tell=lambda text: live.say(same_cluster(text)),
             watch=watch,
             is_stopped=lambda: stopping.asked > 0,
         )
     report(receipt, files.receipt, as_json=as_json)
     if receipt.outcome == "cancelled" and not as_json:
-        click.echo(
-            f"what had arrived stays: 'ottla reassign run {files.undo}' moves it back, 'ottla reassign run {path}'"
-            " goes on",
-            err=True,
-        )
+        back, on = f"'ottla reassign run {files.undo}' moves it back", f"'ottla reassign run {path}' goes on"
+        click.echo(same_cluster(f"what had arrived stays: {back}, {on}"), err=True)
     if stopping.asked and not receipt.is_complete:
-        click.echo(f"'ottla reassign run {path}' goes on", err=True)
+        click.echo(same_cluster(f"'ottla reassign run {path}' goes on"), err=True)
         context.exit(stopping.exit_code)
     context.exit(0 if receipt.is_complete else 1)
 

@@ -11,6 +11,7 @@ from ottla.cli.completion.values import complete_brokers, complete_topics
 from ottla.cli.errors import CommandFailed, UsageError
 from ottla.cli.options.common import check_topic, json_option
 from ottla.cli.options.connection import with_admin
+from ottla.cli.options.same_cluster import same_cluster
 from ottla.cli.options.types import Integer, parsed
 from ottla.cli.reassign.options import throttle_option
 
@@ -114,6 +115,7 @@ def plan(
         write_plan(out, made)
     show_preview(made, found, throttle, as_json=as_json, path=out if made.moves else None)
     if out is None and made.moves:
-        click.echo("nothing was written: --out FILE writes the plan for 'ottla reassign run FILE'", err=True)
+        said = "nothing was written: --out FILE writes the plan for 'ottla reassign run FILE'"
+        click.echo(same_cluster(said), err=True)
     elif made.moves:
-        click.echo(f"plan: {out}; 'ottla reassign run {out}' carries it out", err=True)
+        click.echo(same_cluster(f"plan: {out}; 'ottla reassign run {out}' carries it out"), err=True)

@@ -17,14 +17,14 @@ from typing import Self
 import click
 
 from ottla.cli.output.styles import cut, visible
-from ottla.cli.terminal.screen import CLEAR, has_colors
+from ottla.cli.terminal.screen import CLEAR, has_colors, is_drawn_on
 from ottla.text import printable
 
 _EVERY_SECONDS = 0.2
 
 
 class LiveLine:
-    """A line that is redrawn while the block runs, if stderr is a terminal."""
+    """A line that is redrawn while the block runs, if stderr is a terminal that can be drawn on."""
 
     def __init__(self, status: Callable[[], str], *, is_shown: bool = True) -> None:
         self._status = status
@@ -34,7 +34,7 @@ class LiveLine:
         self._thread: threading.Thread | None = None
 
     def __enter__(self) -> Self:
-        if self._is_shown and sys.stderr is not None and sys.stderr.isatty():
+        if self._is_shown and is_drawn_on(sys.stderr):
             self._thread = threading.Thread(target=self._draw, name="ottla-progress", daemon=True)
             self._thread.start()
         return self
@@ -49,7 +49,7 @@ class LiveLine:
 
     @property
     def is_live(self) -> bool:
-        """Whether the line is shown: stderr is a terminal."""
+        """Whether the line is shown."""
         return self._thread is not None
 
     def say(self, text: str) -> None:

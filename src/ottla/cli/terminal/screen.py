@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+from typing import TextIO
 
 import click
 
@@ -26,11 +27,16 @@ def has_colors() -> bool:
     return not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
+def is_drawn_on(stream: TextIO | None) -> bool:
+    """Return whether what is shown there can be drawn over: on a terminal that knows how."""
+    return stream is not None and stream.isatty() and os.environ.get("TERM") != "dumb"
+
+
 class Screen:
-    """Shows a text again and again. With `is_plain`, or without a terminal, each text is printed below the last one."""
+    """Shows a text again and again. With `is_plain`, or where nothing can be drawn over, one below the other."""
 
     def __init__(self, *, is_plain: bool = False) -> None:
-        self._is_live = not is_plain and sys.stdout is not None and sys.stdout.isatty()
+        self._is_live = not is_plain and is_drawn_on(sys.stdout)
         self._is_empty = True
 
     def show(self, text: str) -> None:

@@ -70,7 +70,7 @@ def replicas(
     if minimum > count:
         raise CommandFailed(
             f"topic {name} has min.insync.replicas={minimum}: with {count} replicas, producers with acks=all could not"
-            f" write. Lower it first: ottla topics alter {name} --setting min.insync.replicas={count}"
+            f" write. Lower it first: 'ottla topics alter {name} --setting min.insync.replicas={count}'"
         )
     ask_and_run(
         context,

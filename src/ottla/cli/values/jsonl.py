@@ -55,6 +55,15 @@ def parse(line: bytes) -> JsonRecord:
         raise InputError(_explained(error)) from error
 
 
+def is_record_read(line: bytes) -> bool:
+    """Return whether this is a record as `ottla consume --json` writes it."""
+    try:
+        record = _decoder.decode(line)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return False
+    return record.topic is not None and record.offset is not None and record.timestamp_type is not None
+
+
 def _explained(error: Exception) -> str:
     if isinstance(error, UnicodeDecodeError):
         return 'not UTF-8: send other bytes as {"base64": "..."}'

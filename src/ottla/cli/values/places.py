@@ -24,6 +24,8 @@ _RANGE = re.compile(r"\s*([0-9]+)\s*(?:-\s*([0-9]+)\s*)?", re.ASCII)
 _NUMBER = re.compile(r"-?[0-9]+", re.ASCII)
 _SHIFT = re.compile(r"[+-]?[0-9]+", re.ASCII)
 _WORDS: dict[str, Literal["earliest", "latest"]] = {"earliest": "earliest", "latest": "latest"}
+_ELSEWHERE = {"beginning": "earliest", "smallest": "earliest", "end": "latest", "largest": "latest"}
+"""What other tools call these."""
 _MANY = 100_000
 """More partitions than any cluster has: a typing error."""
 
@@ -109,10 +111,18 @@ def parse_place(
     except times.NotATime as error:
         if Kind.TIME in kinds and _looks_like_a_time(text.strip()):
             raise ValueError(error.absolute if is_absolute else str(error)) from error
-        raise ValueError(f"{text!r} is not a place in a topic: use {accepted}") from error
+        raise ValueError(f"{text!r} is not a place in a topic: {_meant(text)}use {accepted}") from error
     if kind_of(place) not in kinds:
         raise ValueError(f"{text!r} cannot be used here: use {accepted}")
     return place
+
+
+def _meant(text: str) -> str:
+    """Return what a place of another tool is called here, as a sentence before the list of places."""
+    word = text.strip()
+    milliseconds = word[2:] if word[:2] in ("s@", "e@") else ""
+    here = f"@{int(milliseconds) / 1000:.15g}" if milliseconds.isdecimal() else _ELSEWHERE.get(word)
+    return "" if here is None else f"it is {here} here; "
 
 
 def check_order(start: Place, stop: Place | None) -> None:

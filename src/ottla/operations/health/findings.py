@@ -6,8 +6,8 @@ Findings come in, a `Verdict` goes out. Pure. It knows no check: those are in th
 from __future__ import annotations
 
 import shlex
-from collections.abc import Collection, Iterable
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from enum import IntEnum
 from typing import Any
@@ -49,7 +49,7 @@ class Finding:
     affects: tuple[str, ...] = ()
     """Brokers, partitions, groups, by name."""
     command: str = ""
-    """What to type next: a command of `ottla`, without connection options, or one of Kafka's own tools."""
+    """What to type next: a command of `ottla`, or one of Kafka's own tools."""
     subject: str = ""
     """What distinguishes several findings of one check: `broker 2`."""
     since: float | None = None
@@ -117,6 +117,15 @@ class Verdict:
 def worst_first(findings: Iterable[Finding]) -> tuple[Finding, ...]:
     """Return findings in the order in which to read them."""
     return tuple(sorted(findings, key=lambda each: (-each.severity, each.check, each.subject)))
+
+
+def with_options(finding: Finding, options: Sequence[str]) -> Finding:
+    """Return a finding whose command of `ottla` has these options."""
+    words = shlex.split(finding.command)
+    if not options or words[:1] != ["ottla"]:
+        return finding
+    end = words.index("--") if "--" in words else len(words)
+    return replace(finding, command=shlex.join([*words[:end], *options, *words[end:]]))
 
 
 def named(names: Collection[str]) -> str:

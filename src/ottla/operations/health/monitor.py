@@ -9,12 +9,12 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from types import TracebackType
 
 from ottla.net.cluster import Cluster
-from ottla.operations.health.findings import Verdict, worst_first
+from ottla.operations.health.findings import Verdict, with_options, worst_first
 from ottla.operations.health.judging import History, judge
 from ottla.operations.health.looking import look
 from ottla.operations.health.metrics import health_families, http_status, probe_families, render
@@ -36,13 +36,16 @@ class Monitor:
         limits: Limits | None = None,
         ignored: Collection[str] = (),
         timeout: float = 20.0,
+        connection: Sequence[str] = (),
     ) -> None:
+        """`connection` has the options with which commands to type next reach this cluster."""
         self._cluster = cluster
         self._every = every
         self._prober = prober
         self._limits = limits
         self._ignored = ignored
         self._timeout = timeout
+        self._connection = connection
         self._history = History()
         self._last: tuple[Snapshot, Verdict] | None = None
         self._stopping = threading.Event()
@@ -72,11 +75,11 @@ class Monitor:
         seen = look(self._cluster, timeout=self._timeout)
         verdict, self._history = judge(seen, self._history, limits=self._limits, ignored=self._ignored)
         self._last = seen, verdict
-        return self._with_probe(verdict)
+        return self._completed(verdict)
 
     def verdict(self) -> Verdict | None:
         """Return the last verdict, with what the probe has seen by now; None before the first."""
-        return None if self._last is None else self._with_probe(self._last[1])
+        return None if self._last is None else self._completed(self._last[1])
 
     def health_page(self) -> Page:
         """Return the last verdict and the reports of the probe as JSON; status 503 if the cluster is unhealthy."""
@@ -90,7 +93,7 @@ class Monitor:
         families = [] if self._prober is None else probe_families(self._prober.reports())
         if self._last is not None:
             seen, verdict = self._last
-            families += health_families(seen, self._with_probe(verdict), now=time.time())
+            families += health_families(seen, self._completed(verdict), now=time.time())
         return Page(render(families))
 
     @property
@@ -98,10 +101,11 @@ class Monitor:
         """The pages, by path."""
         return {"/health": self.health_page, "/metrics": self.metrics_page}
 
-    def _with_probe(self, verdict: Verdict) -> Verdict:
-        if self._prober is None or "probe" in self._ignored:
-            return verdict
-        return replace(verdict, findings=worst_first([*verdict.findings, *probe_findings(self._prober.reports())]))
+    def _completed(self, verdict: Verdict) -> Verdict:
+        is_probed = self._prober is not None and "probe" not in self._ignored
+        probed = probe_findings(self._prober.reports()) if self._prober is not None and is_probed else ()
+        findings = [with_options(each, self._connection) for each in (*verdict.findings, *probed)]
+        return replace(verdict, findings=worst_first(findings))
 
     def _work(self) -> None:
         while not self._stopping.is_set():

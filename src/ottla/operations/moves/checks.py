@@ -140,7 +140,7 @@ def _too_few(plan: Plan, found: Survey) -> Iterator[str]:
         if fewest < minimum:
             yield (
                 f"topic {topic} has min.insync.replicas={minimum}: with {fewest} replicas, producers with acks=all"
-                f" could not write. Lower it first: ottla topics alter {topic} --setting min.insync.replicas={fewest}"
+                f" could not write. Lower it first: 'ottla topics alter {topic} --setting min.insync.replicas={fewest}'"
             )
 
 

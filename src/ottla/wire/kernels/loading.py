@@ -37,7 +37,7 @@ def entry(kernel: Kernel) -> Callable[..., Any]:
         image = stored(kernel)
         if image is not None:
             return _function(kernel, image)
-        notices.compiling()
+        notices.compiling(kernel.function.__module__)
         from ottla.wire.kernels.compiling import compiled
 
         try:

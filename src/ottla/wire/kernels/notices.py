@@ -1,4 +1,4 @@
-"""Says that a kernel is about to be compiled, which takes seconds, to who wants to know.
+"""Says that kernels are about to be compiled, which takes seconds, to who wants to know.
 
 It imports nothing: a program can ask to be notified before it knows whether it needs a kernel.
 """
@@ -7,15 +7,30 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-_listeners: list[Callable[[], None]] = []
+_PURPOSES = {
+    "decoding": "reading",
+    "scanning": "reading",
+    "encoding": "writing",
+    "gathering": "writing",
+    "murmur": "writing",
+    "summing": "counting",
+    "tallying": "counting",
+    "checksum": "checksums",
+}
+"""What the kernels of a module are for; those of all others are for the gateway."""
+_listeners: list[Callable[[str], None]] = []
+_said: set[str] = set()
 
 
-def notify_once(listener: Callable[[], None]) -> None:
-    """Call this before the first kernel is compiled in this process; not if all are in the cache."""
-    _listeners.append(listener)
+def notify_once(listener: Callable[[str], None]) -> None:
+    """Call this in this process before the first kernel of each purpose is compiled; not if all are in the cache."""
+    _listeners[:] = [listener]
 
 
-def compiling() -> None:
-    """Call all listeners, and forget them."""
-    while _listeners:
-        _listeners.pop()()
+def compiling(module: str) -> None:
+    """Tell the listener, once for each purpose. The module is that of the kernel."""
+    purpose = _PURPOSES.get(module.rpartition(".")[2], "the gateway")
+    if purpose not in _said:
+        _said.add(purpose)
+        for listener in _listeners:
+            listener(purpose)
