@@ -45,7 +45,13 @@ def test_anything_else_is_refused(
 def test_a_pipe_of_a_shell_is_read_to_its_end() -> None:
     reading, writing = os.pipe()
     with open(reading, "rb"), open(writing, "wb", buffering=0) as writer:
-        thread = threading.Thread(target=lambda: (writer.write(b"se"), writer.write(b"cret\n"), writer.close()))
+
+        def write() -> None:
+            for piece in (b"se", b"cret\n"):
+                writer.write(piece)
+            writer.close()
+
+        thread = threading.Thread(target=write)
         thread.start()
         assert read_line(f"/dev/fd/{reading}") == "secret"
         thread.join()

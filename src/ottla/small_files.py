@@ -23,14 +23,13 @@ def small_text(path: str | os.PathLike[str]) -> str:
     """
     # Opening a pipe would wait for who writes into it.
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    with open(descriptor, "rb", buffering=0) as file:
+    try:
         mode = os.fstat(descriptor).st_mode
-        if stat.S_ISFIFO(mode):
-            content = _from_pipe(descriptor, path)
-        elif stat.S_ISREG(mode):
-            content = file.read(MOST_BYTES + 1)
-        else:
+        if not stat.S_ISREG(mode) and not stat.S_ISFIFO(mode):
             raise OSError(errno.EINVAL, "it is not a regular file", os.fspath(path))
+        content = _read(descriptor, path)
+    finally:
+        os.close(descriptor)
     if len(content) > MOST_BYTES:
         raise OSError(errno.EFBIG, f"it is larger than {MOST_BYTES >> 10} kB", os.fspath(path))
     try:
@@ -47,16 +46,23 @@ def read_line(path: str | os.PathLike[str]) -> str:
     return small_text(path).partition("\n")[0].rstrip("\r")
 
 
-def _from_pipe(descriptor: int, path: str | os.PathLike[str]) -> bytes:
-    """Return what comes until all who write have closed it. One that nobody writes into is empty."""
+def _read(descriptor: int, path: str | os.PathLike[str]) -> bytes:
+    """Return what comes until the end. A pipe without a writer has ended."""
     content = b""
-    poll = select.poll()
-    poll.register(descriptor, select.POLLIN)
     while len(content) <= MOST_BYTES:
-        if not poll.poll(_PIPE_SECONDS * 1000):
-            raise OSError(errno.ETIMEDOUT, f"nothing came from the pipe for {_PIPE_SECONDS:g} s", os.fspath(path))
-        piece = os.read(descriptor, MOST_BYTES + 1 - len(content))
+        try:
+            piece = os.read(descriptor, MOST_BYTES + 1 - len(content))
+        except BlockingIOError:
+            _wait(descriptor, path)
+            continue
         if not piece:
             break
         content += piece
     return content
+
+
+def _wait(descriptor: int, path: str | os.PathLike[str]) -> None:
+    poll = select.poll()
+    poll.register(descriptor, select.POLLIN)
+    if not poll.poll(_PIPE_SECONDS * 1000):
+        raise OSError(errno.ETIMEDOUT, f"nothing came from the pipe for {_PIPE_SECONDS:g} s", os.fspath(path))

@@ -18,7 +18,6 @@ from tests.interrupting import interrupted
 from ottla.errors import InputError, NotDelivered, OttlaError
 from ottla.model import OffsetRange
 from ottla.produce.delivery import (
-    SENDER_THREAD,
     BulkDelivery,
     Delivery,
     Outcome,
@@ -31,6 +30,7 @@ from ottla.produce.delivery import (
 from ottla.produce.outgoing import Outgoing, ShipmentShare
 from ottla.produce.records import diverted
 from ottla.produce.tables import StreamDelivery
+from ottla.produce.waiting import SENDER_THREAD
 
 SOON = 10.0
 Rows = range | np.ndarray[tuple[int], np.dtype[np.int64]]
@@ -221,7 +221,7 @@ def test_a_callback_may_ask_for_its_own_outcome() -> None:
     assert seen == [9]
 
 
-_FILES = ("produce/delivery.py",)
+_FILES = ("produce/delivery.py", "produce/waiting.py")
 
 
 @pytest.mark.parametrize("others", [0, 2])

@@ -7,9 +7,6 @@ cost nothing if they are not used.
 
 from __future__ import annotations
 
-import logging
-import math
-import threading
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
@@ -21,10 +18,8 @@ import numpy.typing as npt
 from ottla.config import check_callable
 from ottla.errors import NotDelivered, OttlaError, UsedAfterFork, copied
 from ottla.model import OffsetRange, TopicPartition
-from ottla.net.waiting import Flag
+from ottla.produce import waiting
 
-SENDER_THREAD = "ottla-sender"
-_log = logging.getLogger(__name__)
 _forks = 0
 """How many forks lie between this process and the first of its ancestors."""
 
@@ -240,7 +235,7 @@ class Delivery(msgspec.Struct, gc=False, eq=False):
         seconds; delivery continues. Without a timeout, the producer's `delivery_timeout` ends the wait, except for a
         batch in the spool, which has no deadline.
         """
-        _wait(self, timeout)
+        waiting.wait(self, timeout)
         carrier, index, outcome = self._decided()
         if outcome.error is not None:
             raise as_not_delivered(outcome.error)
@@ -251,17 +246,17 @@ class Delivery(msgspec.Struct, gc=False, eq=False):
 
     def exception(self, timeout: float | None = None) -> NotDelivered | None:
         """Why the record was not delivered, or None if it was. Waits and raises `TimeoutError` like `result`."""
-        _wait(self, timeout)
+        waiting.wait(self, timeout)
         error = self._decided()[2].error
         return None if error is None else as_not_delivered(error)
 
     def add_done_callback(self, function: Callable[[Delivery], None]) -> None:
         """Call `function` with this delivery when it is done. It runs on the sender's thread and must not block."""
         check_callable("a callback", function, arguments=1)
-        _add_callback(self, function)
+        waiting.add_callback(self, function)
 
     def __await__(self) -> Generator[Any, None, Sent]:
-        yield from _awaited(self)
+        yield from waiting.awaited(self)
         return self.result(0)
 
     def __repr__(self) -> str:
@@ -314,7 +309,7 @@ class BulkDelivery:
 
         Raises `NotDelivered` with the first reason if any record failed, and `TimeoutError` after `timeout` seconds.
         """
-        _wait(self, timeout)
+        waiting.wait(self, timeout)
         records, ranges = self._delivered()
         return SentMany(records, tuple(joined(sorted(ranges))))
 
@@ -336,7 +331,7 @@ class BulkDelivery:
 
     def exception(self, timeout: float | None = None) -> NotDelivered | None:
         """The first reason why a record was not delivered, or None. Waits and raises `TimeoutError` like `result`."""
-        _wait(self, timeout)
+        waiting.wait(self, timeout)
         return self._failure()
 
     def _failure(self) -> NotDelivered | None:
@@ -346,7 +341,7 @@ class BulkDelivery:
 
     def outcomes(self, timeout: float | None = None) -> Iterator[Decided]:
         """Yield the outcome of all rows, delivered and failed. Waits and raises `TimeoutError` like `result`."""
-        _wait(self, timeout)
+        waiting.wait(self, timeout)
         yield from self.decided()
 
     def decided(self) -> Iterator[Decided]:
@@ -367,10 +362,10 @@ class BulkDelivery:
     def add_done_callback(self, function: Callable[[BulkDelivery], None]) -> None:
         """Call `function` with this delivery when it is done. It runs on the sender's thread and must not block."""
         check_callable("a callback", function, arguments=1)
-        _add_callback(self, function)
+        waiting.add_callback(self, function)
 
     def __await__(self) -> Generator[Any, None, SentMany]:
-        yield from _awaited(self)
+        yield from waiting.awaited(self)
         return self.result(0)
 
     def __repr__(self) -> str:
@@ -401,112 +396,10 @@ def joined(ranges: list[OffsetRange]) -> Iterator[OffsetRange]:
         yield previous
 
 
-def is_sender_thread() -> bool:
-    """Whether this is the sender's thread, which runs callbacks, hooks and event sinks."""
-    return threading.current_thread().name.startswith(SENDER_THREAD)
-
-
 def after_fork() -> None:
     """Invalidate inherited deliveries. Called in a forked child."""
     global _forks
     _forks += 1
-
-
-def check_may_wait(what: str) -> None:
-    """Raises `RuntimeError` on the sender's thread, which would wait for itself."""
-    if is_sender_thread():
-        raise RuntimeError(f"a callback must not wait for {what}: it runs on the thread that delivers")
-
-
-def _wait(delivery: Delivery | BulkDelivery, timeout: float | None) -> None:
-    """Block until the delivery is done.
-
-    Raises `TimeoutError`, `UsedAfterFork`, and `RuntimeError` on the sender's thread.
-    """
-    if delivery.done:
-        return
-    _check_process(delivery)
-    check_may_wait("a delivery")
-    if timeout is None or timeout > 0:
-        is_done = Flag()
-        forget = call_when_done(delivery, lambda _: is_done.set())
-        try:
-            while not is_done.wait(timeout) and timeout in (None, math.inf):
-                pass
-        finally:
-            forget()
-    if not delivery.done:
-        raise TimeoutError(f"no outcome after {timeout or 0:.1f} s; delivery continues")
-
-
-def call_when_done(delivery: Any, function: Callable[[Any], None]) -> Callable[[], None]:
-    """Call `function` once, as soon as the delivery is done. Returns a function that cancels the call."""
-    calls = [function]
-    """The thread that takes it out calls it, so it is called once."""
-
-    def check() -> bool:
-        if calls and delivery.done:
-            try:
-                call = calls.pop()
-            except IndexError:
-                return True  # another thread took it
-            _guarded(call, delivery)
-        return not calls
-
-    for shipment in delivery._shipments():
-        shipment.watch(check)
-    check()  # what has no rows has no shipment to watch
-
-    def forget() -> None:
-        calls.clear()
-        for shipment in delivery._shipments():
-            shipment.unwatch(check)
-
-    return forget
-
-
-def _add_callback(delivery: Any, function: Callable[[Any], None]) -> None:
-    """Add a callback; at once if the delivery is done, which is allowed even in a forked child."""
-    if not delivery.done:
-        _check_process(delivery)
-    call_when_done(delivery, function)
-
-
-def _check_process(delivery: Any) -> None:
-    for shipment in delivery._shipments():
-        shipment.check_process()
-
-
-def _guarded(function: Callable[[Any], None], delivery: Any) -> None:
-    """Call a function of the program and log what it raises."""
-    try:
-        function(delivery)
-    except BaseException:  # SystemExit and the like must not end the sender, nor keep others waiting
-        _log.exception("a delivery callback raised; the delivery itself is not affected")
-
-
-def _awaited(delivery: Any) -> Generator[Any, None, None]:
-    """Suspend the awaiting task until the delivery is done. The sender's thread wakes its event loop."""
-    if delivery.done:
-        return
-    _check_process(delivery)
-    import asyncio  # a program that awaits has imported it already
-
-    loop = asyncio.get_running_loop()
-    future: asyncio.Future[None] = loop.create_future()
-
-    def finish() -> None:
-        if not future.done():
-            future.set_result(None)
-
-    def wake(_: Any) -> None:
-        try:
-            loop.call_soon_threadsafe(finish)
-        except RuntimeError:  # the event loop was closed meanwhile: nothing waits any more
-            pass
-
-    call_when_done(delivery, wake)
-    yield from future
 
 
 def _state(delivery: Any) -> str:

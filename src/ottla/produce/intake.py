@@ -34,8 +34,9 @@ from ottla import events as happened
 from ottla.errors import BufferFull, OttlaError, copied
 from ottla.events import Events
 from ottla.net.waiting import Total, Waiters
-from ottla.produce.delivery import Delivery, Shipment, is_sender_thread
+from ottla.produce.delivery import Delivery, Shipment
 from ottla.produce.options import SMALL_BYTES, Buffering, WhenFull
+from ottla.produce.waiting import is_sender_thread
 from ottla.wire.columns import Columns, from_bytes
 
 FIRST_CHUNK_RECORDS = 1024

@@ -30,7 +30,7 @@ from ottla.other_clients import names_checked
 from ottla.produce import lifetimes, tables
 from ottla.produce import records as checks
 from ottla.produce.bulk import BulkCall
-from ottla.produce.delivery import BulkDelivery, Delivery, Shipment, call_when_done, check_may_wait
+from ottla.produce.delivery import BulkDelivery, Delivery, Shipment
 from ottla.produce.failures import FailedBatch, Failures
 from ottla.produce.fast_path import MOST_BYTES
 from ottla.produce.intake import Budget, Extras, Intake
@@ -53,6 +53,7 @@ from ottla.produce.sender import Sender, SenderContext, new_loop
 from ottla.produce.tables import ArrowTable
 from ottla.produce.transaction import Transaction
 from ottla.produce.transactions import Transactions, check_settings
+from ottla.produce.waiting import call_when_done, check_may_wait
 from ottla.tally.settings import Audit
 from ottla.wire.columns import Item, Payload, as_arrow, from_list
 

@@ -25,7 +25,7 @@ from ottla.net.refresh import Lookup, MetadataRefresh
 from ottla.produce.broker_states import MOST_REQUESTS
 from ottla.produce.compression import CompressionPool
 from ottla.produce.core import Core
-from ottla.produce.delivery import SENDER_THREAD, Outcome, Placement, Shipment
+from ottla.produce.delivery import Outcome, Placement, Shipment
 from ottla.produce.effects import Connect, Effect, Identify, ReadTail, Replace, Send, Store
 from ottla.produce.failures import Failures
 from ottla.produce.fast_path import FastPath, Offer
@@ -37,6 +37,7 @@ from ottla.produce.packing import RefuseRows, Settle, Topic
 from ottla.produce.participants import LATE, Gate, Join
 from ottla.produce.requests import UNSTARTED_SECONDS, Requests
 from ottla.produce.topics import Forget, Recall, Refuse, Remember, Report
+from ottla.produce.waiting import SENDER_THREAD
 from ottla.wire.columns import NO_KEYS
 from ottla.wire.partitioning import partition_of_key
 

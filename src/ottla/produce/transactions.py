@@ -31,11 +31,12 @@ from ottla.net import Cluster
 from ottla.net.deadline import Deadline
 from ottla.produce import coordinator
 from ottla.produce.coordinator import PreparedTransaction, fencing
-from ottla.produce.delivery import BulkDelivery, Shipment, is_sender_thread
+from ottla.produce.delivery import BulkDelivery, Shipment
 from ottla.produce.failures import Failures
 from ottla.produce.identity import ProducerIdentity, transactional_producer_id
 from ottla.produce.participants import LATE, Gate
 from ottla.produce.sender import Sender
+from ottla.produce.waiting import is_sender_thread
 
 if TYPE_CHECKING:
     from ottla.produce.counting import Counting

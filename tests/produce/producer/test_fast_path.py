@@ -16,7 +16,7 @@ from ottla.net.connection import Connection
 from ottla.net.pending import InFlight
 from ottla.net.transport import Transport
 from ottla.produce import requests
-from ottla.produce.delivery import SENDER_THREAD
+from ottla.produce.waiting import SENDER_THREAD
 from ottla.testing import FakeKafka
 from ottla.wire import partitioning
 

@@ -68,7 +68,8 @@ def check_lines(files: tuple[str, ...], *, topic: str, bootstrap: str) -> None:
         if kind is not None:
             name, read = kind
             raise UsageError(
-                f"{file} is {name}, not lines. Python sends its columns key and value, after 'import ottla, {read.rpartition('.')[0]}':\n"
+                f"{file} is {name}, not lines. Python sends its columns key and value,"
+                f" after 'import ottla, {read.rpartition('.')[0]}':\n"
                 f"  with ottla.Producer({bootstrap!r}) as producer:"
                 f" producer.send_table({topic!r}, {read}({file!r})).result()"
             )
