@@ -50,6 +50,7 @@ EXCEPTIONS = {
     "module:produce.intake": "its two halves share the argument why no record is lost between them",
     "class:produce.lane:Lane": "the state machine of one partition",
     "constructor:produce.producer:Producer": "settings, most of them shared with the other clients",
+    "class:produce.producer:Producer": "the calls of programs, and the full path of a record",
     "module:produce.producer": "the public interface of a producer: most of it is docstrings",
     "module:produce.sender": "carries out every effect of the core, one branch each",
     "class:produce.sender:Sender": "half of it are the calls of other threads, one method each",
