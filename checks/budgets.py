@@ -51,7 +51,6 @@ EXCEPTIONS = {
     "class:produce.lane:Lane": "the state machine of one partition",
     "class:produce.producer:Producer": "17 public methods, some of them for asyncio as well",
     "constructor:produce.producer:Producer": "settings, most of them shared with the other clients",
-    "class:produce.producer:Producer": "the calls of programs, and the full path of a record",
     "module:produce.producer": "the public interface of a producer: most of it is docstrings",
     "module:produce.sender": "carries out every effect of the core, one branch each",
     "class:produce.sender:Sender": "half of it are the calls of other threads, one method each",

@@ -322,7 +322,7 @@ def test_a_file_with_a_table_is_refused_with_what_sends_it(kafka: FakeKafka, tmp
     (feather.write_feather if name.endswith("feather") else parquet.write_table)(rows, file)
     refused = run("produce", "users", file, "--bootstrap", kafka.bootstrap)
     assert refused.exit_code == 2
-    assert "not lines. Python sends its columns key and value:\n" in refused.stderr
+    assert " file, not lines. Python sends its columns key and value, after 'import ottla, pyarrow." in refused.stderr
     exec(refused.stderr.splitlines()[1].strip(), {"ottla": ottla, "pyarrow": pa})
     assert [(record.key, record.value) for record in kafka.records("users", 0)] == [(b"a", b"1")]
 

@@ -7,7 +7,7 @@ cost nothing if they are not used.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
@@ -19,6 +19,7 @@ from ottla.config import check_callable
 from ottla.errors import NotDelivered, OttlaError, UsedAfterFork, copied
 from ottla.model import OffsetRange, TopicPartition
 from ottla.produce import waiting
+from ottla.produce.failed_rows import counted_error
 
 _forks = 0
 """How many forks lie between this process and the first of its ancestors."""
@@ -32,29 +33,6 @@ def as_not_delivered(error: OttlaError) -> NotDelivered:
     to the garbage collector.
     """
     return copied(error) if isinstance(error, NotDelivered) else NotDelivered(str(error), cause=error)
-
-
-def _counted(failed: Sequence[tuple[NotDelivered, int]]) -> NotDelivered:
-    """The first error for all rows: as it is, if it is that of as many, else with their number."""
-    first, records = failed[0][0], sum(rows for _, rows in failed)
-    if first.records == records:
-        return copied(first)
-    is_only = all(
-        (error.reason, error.topic, error.partition) == (first.reason, first.topic, first.partition)
-        for error, _ in failed
-    )
-    if not is_only:
-        return NotDelivered(f"the first reason: {first}", records=records, cause=first)
-    counted = type(first)(
-        first.reason,
-        topic=first.topic,
-        partition=first.partition,
-        records=records,
-        maybe_written=first.maybe_written,
-        cause=first.cause,
-    )
-    counted.__cause__ = first.__cause__
-    return counted
 
 
 class Sent(NamedTuple):
@@ -337,7 +315,7 @@ class BulkDelivery:
     def _failure(self) -> NotDelivered | None:
         """The first error so far, with the number of all rows that failed."""
         failed = [(each.error, len(each.rows)) for each in self.decided() if isinstance(each.error, NotDelivered)]
-        return _counted(failed) if failed else None
+        return counted_error(failed) if failed else None
 
     def outcomes(self, timeout: float | None = None) -> Iterator[Decided]:
         """Yield the outcome of all rows, delivered and failed. Waits and raises `TimeoutError` like `result`."""

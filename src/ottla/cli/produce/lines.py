@@ -67,9 +67,9 @@ def check_lines(files: tuple[str, ...], *, topic: str, bootstrap: str) -> None:
         kind = _table_kind(file) if file != STDIN and os.path.isfile(file) else None
         if kind is not None:
             name, read = kind
+            modules = f"import ottla, {read.rpartition('.')[0]}"
             raise UsageError(
-                f"{file} is {name}, not lines. Python sends its columns key and value,"
-                f" after 'import ottla, {read.rpartition('.')[0]}':\n"
+                f"{file} is {name}, not lines. Python sends its columns key and value, after '{modules}':\n"
                 f"  with ottla.Producer({bootstrap!r}) as producer:"
                 f" producer.send_table({topic!r}, {read}({file!r})).result()"
             )
