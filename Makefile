@@ -47,8 +47,8 @@ warm: $(STAMP)
 demo: java $(STAMP) warm
 	@$(BIN)/ottla demo
 
-# Most tests wait for brokers: four at a time even on two cores, by file; the workers share the brokers.
-WORKERS ?= 4
+# Most tests wait for brokers: six at a time even on two cores, by file; the workers share the brokers.
+WORKERS ?= 6
 TOGETHER = -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 test: java $(STAMP) warm
