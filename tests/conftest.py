@@ -105,6 +105,10 @@ _ONLY_IN_SOAKS = (
     "spark/test_topic_histories.py::test_a_dataframe_has_what_is_there_after_every_change[0-False]",
     "spark/test_sink.py::test_a_session_wide_checkpoint_location_is_enough",
     "cluster/test_commands.py::test_an_up_that_is_interrupted_stops_what_it_started[15]",
+    "frame/test_bench_start.py::",
+    "frame/test_checks.py::test_the_source_and_the_documents_pass",
+    "engines/fleet/test_fleet_fire.py::test_nothing_is_lost_and_nothing_is_repeated_without_a_reason[any order]",
+    "docs/test_pages.py::test_everything_on_a_page_works[README.md]",
     "faults/test_brokers.py::test_with_all_brokers_killed_records_wait_for_them_or_end_by_their_deadline",
 )
 

@@ -6,7 +6,8 @@ import ast
 import re
 import sys
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from functools import cache
 from importlib.metadata import packages_distributions
 from pathlib import Path
 
@@ -28,6 +29,12 @@ def _imported(source: str) -> Iterator[str]:
             yield node.module
 
 
+@cache
+def _owners() -> Mapping[str, list[str]]:
+    """The distributions of each top-level module. Looking through all of them takes half a second."""
+    return packages_distributions()
+
+
 def _brought(extras: set[str]) -> set[str]:
     """The distributions that `ottla` with these extras brings."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -47,7 +54,7 @@ def _missing(sources: list[str], text: str, own: set[str]) -> set[str]:
     """The top-level modules that are imported and not installed."""
     names = {name.partition(".")[0] for source in sources for name in _imported(source)}
     names -= sys.stdlib_module_names | own | {"ottla"}
-    installed, owners = _installed(text), packages_distributions()
+    installed, owners = _installed(text), _owners()
     return {name for name in names if installed.isdisjoint(each.replace("_", "-") for each in owners.get(name, [name]))}
 
 

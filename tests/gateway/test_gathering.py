@@ -164,6 +164,32 @@ def test_a_group_that_is_not_acknowledged_holds_up_neither_the_next_nor_its_own_
     asyncio.run(run())
 
 
+def test_records_gather_while_enough_groups_are_on_their_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ottla.gateway.http.gathering._HOLD_SECONDS", 60.0)
+
+    async def run() -> None:
+        intake = _Intake()
+        gathering = _gathering(intake)
+        for _ in range(4):
+            _write(gathering, b"a", b"b")
+            await asyncio.sleep(0)
+        assert len(intake.bulks) == 4
+        waiting = []
+        for value in (b"c", b"d", b"e"):
+            waiting += _write(gathering, value)
+            await asyncio.sleep(0)
+        assert len(intake.bulks) == 4
+        intake.bulks[1].lands([0, 1], 0)
+        intake.bulks[1].call(intake.bulks[1])
+        await _until(lambda: len(intake.bulks) == 5)
+        assert [record.value for record in intake.groups[-1]] == [b"c", b"d", b"e"]
+        intake.bulks[4].lands([0, 1, 2], 8)
+        intake.bulks[4].call(intake.bulks[4])
+        assert _places(await asyncio.gather(*waiting)) == [(0, 8), (0, 9), (0, 10)]
+
+    asyncio.run(run())
+
+
 def test_other_topics_do_not_wait() -> None:
     async def run() -> None:
         intake = _Intake()

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import uuid
 
 import pytest
 
 from ottla import Consumer
 from ottla.cluster import LocalCluster
+from ottla.produce.coordinator import PreparedTransaction
 from ottla.produce.producer import Producer
+from ottla.produce.transaction import Transaction
 from ottla.produce.transactions import State
 
 from .conftest import NewProducer, NewTopic
@@ -78,9 +81,20 @@ def test_a_task_that_is_cancelled_while_its_transaction_begins_leaves_none_open(
 
 
 def test_a_task_that_is_cancelled_while_it_prepares_leaves_no_transaction_open(
-    kafka: LocalCluster, log: Log, topic: str, new_producer: NewProducer
+    kafka: LocalCluster, log: Log, topic: str, new_producer: NewProducer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Regression: nobody had the token, and readers stood still until the transaction's timeout."""
+
+    is_prepared, may_return = threading.Event(), threading.Event()
+    prepare = Transaction.prepare
+
+    def prepare_and_wait(self: Transaction) -> PreparedTransaction:
+        prepared = prepare(self)
+        is_prepared.set()
+        assert may_return.wait(60)
+        return prepared
+
+    monkeypatch.setattr(Transaction, "prepare", prepare_and_wait)
 
     async def block(producer: Producer) -> None:
         async with producer.transaction() as transaction:
@@ -91,10 +105,12 @@ def test_a_task_that_is_cancelled_while_it_prepares_leaves_no_transaction_open(
         transactions = producer._transactions
         assert transactions is not None
         for _ in range(3):
+            is_prepared.clear()
+            may_return.clear()
             task = asyncio.ensure_future(block(producer))
-            while transactions.state not in (State.ENDING, State.PREPARED):
-                await asyncio.sleep(0)
+            assert await asyncio.to_thread(is_prepared.wait, 60)
             task.cancel()
+            may_return.set()
             with pytest.raises(asyncio.CancelledError):
                 await task
             assert transactions.state not in (State.OPEN, State.PREPARED)

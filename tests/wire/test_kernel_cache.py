@@ -27,7 +27,7 @@ import sys
 from ottla.wire.kernels.checksum import shift
 from ottla.wire.kernels.notices import notify_once
 notices = []
-notify_once(lambda: notices.append("compiling"))
+notify_once(lambda purpose: notices.append("compiling"))
 print(shift(1, 5), "numba" in sys.modules or "llvmlite" in sys.modules, len(notices))
 """
 TWO_THREADS = """

@@ -76,7 +76,7 @@ def longest(entity_type: Any, chance: random.Random) -> Any:
 
 
 @pytest.mark.parametrize(("kind", "key", "version"), EVERY)
-@settings(max_examples=25)
+@settings(max_examples=15)
 @given(data=st.data())
 def test_kios_bytes_are_read_with_equal_values_and_written_as_they_were(
     kind: str, key: int, version: int, data: st.DataObject

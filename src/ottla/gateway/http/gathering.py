@@ -1,9 +1,9 @@
 """Writes the single records of requests that come at about the same time together. For one event loop.
 
 Records come in one by one; each leads to an `Outcome`. A record leaves with all others of its topic that came in the
-same pass of the event loop, and while a group is on its way the next one gathers. So with many clients one batch serves
-many requests, and a client that is alone does not wait. A group that is not acknowledged soon holds up no other.
-Records of a topic reach the producer in the order in which they came.
+same pass of the event loop, and while a few groups are on their way the next one gathers. So with many clients one
+batch serves many requests, and a client that is alone does not wait. A group that is not acknowledged soon holds up no
+other. Records of a topic reach the producer in the order in which they came.
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ _MOST_BYTES = 16 << 10
 _MOST_RECORDS = 512
 _MOST_GROUP_BYTES = 1 << 20
 """The producer takes over so little whole or not at all."""
+_MOST_UNDER_WAY = 4
+"""Groups of a topic on their way before the next one waits. With one the gateway idles while brokers write it."""
 _HOLD_SECONDS = 0.004
 """How long a group on its way may keep the next one waiting."""
 _LOOK_SECONDS = 0.05
@@ -58,8 +60,8 @@ class Gathering:
         """Makes the answer for a record without an outcome after `seconds`."""
         self._seconds = seconds
         self._gathering: dict[str, _Group] = {}
-        self._under_way: dict[str, _Group] = {}
-        """By topic, the group that the next one waits for."""
+        self._under_way: dict[str, set[_Group]] = {}
+        """By topic, the groups that the next one may have to wait for."""
 
     def write(self, topic: str, record: Incoming) -> Waiting:
         """Take a record. The future has its outcome, or raises the `Problem` that it was refused with."""
@@ -73,7 +75,7 @@ class Gathering:
             return future
         if group is None:
             group = self._gathering[topic] = _Group(topic)
-            if topic not in self._under_way:
+            if len(self._under_way.get(topic, ())) < _MOST_UNDER_WAY:
                 self._loop.call_soon(self._leave, group)
         group.records.append(record)
         group.waiting.append(future)
@@ -92,7 +94,7 @@ class Gathering:
         delivery = self._handed_over(group)
         if delivery is None:
             return
-        self._under_way[group.topic] = group
+        self._under_way.setdefault(group.topic, set()).add(group)
         group.until = self._loop.time() + self._seconds
         group.timer = self._loop.call_later(_HOLD_SECONDS, self._look, group, delivery)
         delivery.add_done_callback(lambda _: self._waker.call(lambda: self._arrived(group, delivery)))
@@ -153,11 +155,15 @@ class Gathering:
 
     def _release(self, group: _Group) -> None:
         """Let the next group of the topic leave."""
-        if self._under_way.get(group.topic) is group:
+        groups = self._under_way.get(group.topic)
+        if groups is None or group not in groups:
+            return
+        groups.remove(group)
+        if not groups:
             del self._under_way[group.topic]
-            following = self._gathering.get(group.topic)
-            if following is not None:
-                self._leave(following)
+        following = self._gathering.get(group.topic)
+        if following is not None:
+            self._leave(following)
 
 
 _FIRST = range(1)
