@@ -47,8 +47,8 @@ warm: $(STAMP)
 demo: java $(STAMP) warm
 	@$(BIN)/ottla demo
 
-# Most tests wait for brokers: six at a time even on two cores, by file; the workers share the brokers.
-WORKERS ?= 6
+# Most tests wait for brokers: five at a time even on two cores, by file; the workers share the brokers.
+WORKERS ?= 5
 TOGETHER = -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 test: java $(STAMP) warm
@@ -97,6 +97,7 @@ screens: java $(STAMP) warm
 
 soak: java $(STAMP) warm
 	@$(BIN)/pytest -m long $(TOGETHER)
+	@OTTLA_EXAMPLES=1000 $(BIN)/pytest -q -m "not broker and not java and not long" $(TOGETHER)
 	@$(BIN)/python -m tests.fuzz --inputs 10000000
 	@$(BIN)/python -m tests.faults.soak --minutes 10
 	@$(BIN)/python -m tests.fetch.soak --gb 5

@@ -27,7 +27,12 @@ if TYPE_CHECKING:
     from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
 
 # How long something takes is for benchmarks to say: tests also run where others use the processors.
-settings.register_profile("ottla", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile(
+    "ottla",
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+    max_examples=int(os.environ.get("OTTLA_EXAMPLES", "50")),  # far more in `make soak`
+)
 settings.load_profile("ottla")
 
 # The longest, which would be the last to end if they were not the first to begin.
@@ -77,7 +82,19 @@ _ONLY_IN_SOAKS = (
     "fuzz/test_fuzz_wire.py::test_a_planted_read_of_one_byte_too_far_dies_at_the_wall",
     "consume/test_consumer_groups.py::test_a_killed_member_loses_nothing_and_repeats_only_its_own[eager]",
     "fuzz/test_fuzz_wire.py::test_the_long_run_ends_by_itself_and_says_that_it_found_nothing",
-    "jobs/test_archive_real.py::test_killed_at_random_the_archive_is_complete_in_the_end",
+    "spark/test_archive_kills.py::",
+    "spark/test_reuse.py::test_every_use_of_a_frame_has_the_answer_of_the_connector",
+    "spark/test_matrix.py::test_a_batch_has_the_rows_of_the_connector[everything of several topics]",
+    "spark/test_matrix.py::test_a_stream_has_the_rows_and_the_batches_of_the_connector[in portions of transactions]",
+    "operations/moves/test_real.py::test_a_broker_that_goes_down_does_not_hold_up_the_rest",
+    "spooling/test_doubts.py::test_twenty_written_batches_that_look_unsent_are_not_written_again",
+    "fetch/test_memory.py::test_a_large_topic_is_read_in_bounded_memory[300000-1000-none]",
+    "fetch/test_broken_brokers.py::test_a_log_that_turned_back_is_reported",
+    "engines/fleet/nodes/test_fleet_group.py::test_a_partition_without_leader_begins_later_where_its_topic_began",
+    "consume/test_consumer_deaths.py::test_the_death_of_a_coordinator_and_leader_is_survived_without_loss_or_repetition",
+    "audit/test_tally.py::test_killed_at_random_moments_the_counts_are_right",
+    "docs/test_pages.py::test_everything_on_a_page_works[docs/guides/from-spark-connector.md]",
+    "docs/test_pages.py::test_everything_on_a_page_works[docs/rollup.md]",
     "jobs/test_replay.py::test_ctrl_c_ends_after_a_chunk_and_the_next_run_goes_on",
     "spark/test_matrix.py::test_a_stream_has_the_rows_and_the_batches_of_the_connector[in portions]",
     "spark/test_matrix.py::test_a_stream_has_the_rows_and_the_batches_of_the_connector[from a time on]",

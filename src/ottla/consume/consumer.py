@@ -442,7 +442,7 @@ class Consumer:
     async def acommit(
         self, offsets: Mapping[TopicPartition, int | Committed] | None = None, *, timeout: float | None = None
     ) -> None:
-        """`commit` of `offsets` for asyncio, on a thread: other tasks may iterate, a cancelled one waits for its end."""
+        """`commit` of `offsets` for asyncio, on a thread: others may iterate, a cancelled task waits for its end."""
         await self._async_poll.between(lambda: self.commit(offsets, timeout=timeout))
 
     async def aclose(self, timeout: float = _CLOSE_SECONDS) -> None:
