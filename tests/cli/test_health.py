@@ -105,7 +105,8 @@ def test_ctrl_c_while_a_probe_begins_is_no_traceback(kafka: LocalCluster) -> Non
         eventually(has_begun)
         started.send_signal(signal.SIGINT)
         _, errors = started.communicate(timeout=SECONDS)
-    assert started.returncode in (130, 0, 3)
+    # On a busy machine the signal may come when it has a verdict already, or when Python itself is ending.
+    assert started.returncode in (130, 0, 3, -signal.SIGINT)
     assert b"Traceback" not in errors
     with Admin(kafka.bootstrap) as admin:
         admin.delete_topics("ottla-probe")

@@ -8,8 +8,8 @@ from __future__ import annotations
 import json
 import os
 import select
+import shutil
 import subprocess
-import sys
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -26,10 +26,12 @@ class Interpreter:
 
     def __init__(self, folder: Path, environment: Mapping[str, str], output: Path) -> None:
         self.output = output
+        python = shutil.which("python", path=environment["PATH"])
+        assert python is not None
         self._answers, theirs = os.pipe()
         with output.open("wb") as stream:
             process = subprocess.Popen(
-                [sys.executable, "-u", str(_DRIVER), str(theirs)],
+                [python, "-u", str(_DRIVER), str(theirs)],
                 cwd=folder,
                 env=environment,
                 stdin=subprocess.PIPE,

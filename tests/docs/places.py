@@ -1,6 +1,6 @@
 """The environment of a page: that of a user whose home is empty.
 
-Folders for home and for the state of clusters come in, variables go out.
+Folders for home, for the state of clusters and of the programs come in, variables go out.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ottla.cluster.local import default_cache_dir
 _KEPT = ("JAVA_HOME", "LD_LIBRARY_PATH", "PYTHONPATH", "SPARK_LAUNCHER_OPTS", "SPARK_SUBMIT_OPTS", "TMPDIR")
 
 
-def environment(home: Path, state: Path) -> dict[str, str]:
+def environment(home: Path, state: Path, programs: Path = Path(sys.executable).parent) -> dict[str, str]:
     """Return the variables. The home has Kafka's jars, which are not downloaded for each page, and nothing else."""
     caches = home / ".cache"
     caches.mkdir(parents=True)
@@ -26,7 +26,7 @@ def environment(home: Path, state: Path) -> dict[str, str]:
     return {
         **{name: os.environ[name] for name in _KEPT if name in os.environ},
         **quick_java.variables(),
-        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "PATH": f"{programs}:{os.environ['PATH']}",
         "HOME": str(home),
         "XDG_CACHE_HOME": str(caches),
         "XDG_CONFIG_HOME": str(home / ".config"),

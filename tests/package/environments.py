@@ -11,13 +11,14 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parents[2]
 # Kernels that `make warm` has compiled from the same sources: a new environment would compile them for itself.
-_KERNELS = ROOT / "src/ottla/wire/kernels/__pycache__"
+KERNELS = ROOT / "src/ottla/wire/kernels/__pycache__"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +43,7 @@ class Environment:
                 **kept,
                 "PATH": path,
                 "XDG_STATE_HOME": str(self.folder / "state"),
-                "NUMBA_CACHE_DIR": str(_KERNELS),
+                "NUMBA_CACHE_DIR": str(KERNELS),
                 **variables,
             },
         )
@@ -80,6 +81,13 @@ def installed(wheel: Path, folder: Path, extras: Sequence[str]) -> Environment:
     _succeed([uv, "pip", "install", "--offline", "--no-deps", "--python", str(venv), str(wheel)])
     _succeed([uv, "pip", "check", "--python", str(venv)])
     return Environment(folder)
+
+
+def add(environment: Environment, package: str) -> None:
+    """Install a package from the registry, as `pip install` would, in the version of this environment."""
+    uv = shutil.which("uv") or str(Path(sys.executable).parent / "uv")
+    python = str(environment.folder / "venv")
+    _succeed([uv, "pip", "install", "--python", python, f"{package}=={version(package)}"])
 
 
 def _succeed(command: Sequence[str], **variables: str) -> None:

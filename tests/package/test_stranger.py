@@ -1,4 +1,4 @@
-"""A stranger installs the wheel and follows the README."""
+"""A stranger installs the wheel and follows the README and the tutorial."""
 
 from __future__ import annotations
 
@@ -6,7 +6,12 @@ import re
 from pathlib import Path
 
 import pytest
-from tests.package.environments import ROOT, Environment, installed
+from tests.docs.clusters import Clusters
+from tests.docs.pages import steps
+from tests.docs.places import environment
+from tests.docs.ports import Ports
+from tests.docs.running import PageRun
+from tests.package.environments import KERNELS, ROOT, Environment, add, installed
 
 from ottla import __version__
 from ottla._lazy import EXTRAS
@@ -113,12 +118,32 @@ def test_the_program_of_the_readme_prints_what_it_says(with_cluster: Environment
     assert (done.stdout, done.stderr) == (output, "")
 
 
+@pytest.mark.broker
+@pytest.mark.long
+def test_the_tutorial_works_from_its_text_with_the_wheel_alone(with_cluster: Environment, tmp_path: Path) -> None:
+    add(with_cluster, "polars")  # the page says so
+    ports, folder, state = Ports(), tmp_path / "page", tmp_path / "state"
+    folder.mkdir()
+    (tmp_path / "private").mkdir()
+    variables = environment(tmp_path / "home", state, with_cluster.folder / "venv/bin")
+    variables.pop("PYTHONPATH", None)
+    variables["NUMBA_CACHE_DIR"] = str(KERNELS)
+    try:
+        text = ports.replaced((ROOT / "docs/tutorial.md").read_text(encoding="utf-8"))
+        with PageRun("docs/tutorial.md", folder, private=tmp_path / "private", environment=variables) as run:
+            for step in steps(text):
+                run.take(step)
+    finally:
+        Clusters(state / "ottla/clusters").down()
+        ports.release()
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("extra", [*EXTRAS, "all"])
 def test_each_extra_brings_what_it_says(wheel: Path, tmp_path: Path, extra: str) -> None:
-    environment = installed(wheel, tmp_path, [extra])
+    installation = installed(wheel, tmp_path, [extra])
     names = EXTRAS.get(extra) or [name for names in EXTRAS.values() for name in names]
-    imported = environment.run("python", "-c", f"import {', '.join(names)}")
+    imported = installation.run("python", "-c", f"import {', '.join(names)}")
     assert imported.returncode == 0, imported.stderr
-    assert environment.run("python", "-c", ALL_HELP).returncode == 0
-    assert environment.run("python", "-c", ROUND_TRIP).stdout == "1000 1000\n"
+    assert installation.run("python", "-c", ALL_HELP).returncode == 0
+    assert installation.run("python", "-c", ROUND_TRIP).stdout == "1000 1000\n"
