@@ -314,8 +314,17 @@ class BulkDelivery:
 
     def _failure(self) -> NotDelivered | None:
         """The first error so far, with the number of all rows that failed."""
-        failed = [(each.error, len(each.rows)) for each in self.decided() if isinstance(each.error, NotDelivered)]
+        failed = self._failed_rows()
         return counted_error(failed) if failed else None
+
+    def _failed_rows(self) -> list[tuple[NotDelivered, int]]:
+        """Each error so far, and how many rows it concerns. Every flush asks: no row is looked at."""
+        return [
+            (as_not_delivered(outcome.error), len(numbers))
+            for placement in self._placements()
+            for numbers, outcome in placement.pieces()
+            if outcome.error is not None
+        ]
 
     def outcomes(self, timeout: float | None = None) -> Iterator[Decided]:
         """Yield the outcome of all rows, delivered and failed. Waits and raises `TimeoutError` like `result`."""
@@ -332,7 +341,12 @@ class BulkDelivery:
                 for numbers, outcome in placement.pieces():
                     chosen = np.asarray(rows[numbers.start - first : numbers.stop - first], np.int64)
                     numbers_in_call = shipment.numbers
-                    chosen = chosen + before if numbers_in_call is None else np.asarray(numbers_in_call)[chosen]
+                    if numbers_in_call is None:
+                        chosen = chosen + before
+                    elif isinstance(numbers_in_call, range):
+                        chosen = chosen + numbers_in_call.start
+                    else:
+                        chosen = numbers_in_call[chosen]
                     error = None if outcome.error is None else as_not_delivered(outcome.error)
                     yield Decided(tp, chosen, outcome.offset_of(numbers.start), error)
             before += shipment.count

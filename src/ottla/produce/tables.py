@@ -129,6 +129,10 @@ class StreamDelivery(BulkDelivery):
         yield from self._failed
         yield from (decided for decided in super().decided() if decided.error is not None)
 
+    def _failed_rows(self) -> list[tuple[NotDelivered, int]]:
+        kept = [(each.error, len(each.rows)) for each in self._failed if isinstance(each.error, NotDelivered)]
+        return kept + super()._failed_rows()
+
     def _delivered(self) -> tuple[int, list[OffsetRange]]:
         if self._failed and (failure := self._failure()) is not None:
             raise failure
