@@ -76,7 +76,7 @@ def test_every_kind_of_message_arrives_as_it_was_written(kafka: LocalCluster, tm
 
 
 def test_a_message_of_a_wrong_clock_has_the_time_of_its_receipt(kafka: LocalCluster, tmp_path: Path) -> None:
-    topic = new_topic(kafka, "clocks")
+    topic = new_topic(kafka, "datagram-clocks")
     now = int(time.time() * 1000)
     wrong = {b"ahead": now + 7_200_000, b"microseconds": now * 1000, b"9000": 221_845_392_000_000, b"before": -1}
     right = {b"old": 1, b"now": now, b"soon": now + 3_000_000}
