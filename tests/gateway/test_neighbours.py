@@ -143,7 +143,7 @@ def test_a_web_page_whose_name_leads_to_this_machine_reads_no_status_page(runnin
 
 
 def test_keys_go_on_when_their_topic_was_deleted(kafka: LocalCluster, running: Gateway) -> None:
-    topic = new_topic(kafka.bootstrap, "keyed")
+    topic = new_topic(kafka.bootstrap, "keyed-beside")
     url = f"/v1/topics/{topic}/records"
     assert post(running, url, 1, Idempotency_Key="a").status == 200
     with Admin(kafka.bootstrap) as admin:
