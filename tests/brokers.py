@@ -6,7 +6,7 @@ In comes the folder of the run; out goes a cluster that ends with the run, also 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NoReturn
@@ -36,9 +36,28 @@ BREAKING = frozenset(
 """Files with tests that kill, stop or freeze brokers: they run in one worker, on brokers of their own."""
 _NAME = "tests"
 _DAY = str(24 * 60 * 60 * 1000)
-# Some tests write records of years ago, which retention takes away half a minute after a broker has started, and every
-# five minutes: here it does not look for a day.
-_SETTINGS = {"log.retention.check.interval.ms": _DAY, "log.initial.task.delay.ms": _DAY}
+_SETTINGS = {
+    # Some tests write records of years ago, which retention takes away half a minute after a broker has started, and
+    # every five minutes: here it does not look for a day.
+    "log.retention.check.interval.ms": _DAY,
+    "log.initial.task.delay.ms": _DAY,
+    # A dozen brokers wait for work at a time: each thread of theirs that wakes up to find none is paid by all tests.
+    "num.network.threads": "1",
+    "num.io.threads": "2",
+    "background.threads": "2",
+    "replica.fetch.wait.max.ms": "2000",
+}
+_ONE_REPLICA = {
+    **_SETTINGS,
+    "default.replication.factor": "1",
+    "min.insync.replicas": "1",
+    "offsets.topic.replication.factor": "1",
+    "transaction.state.log.replication.factor": "1",
+    "transaction.state.log.min.isr": "1",
+    "share.coordinator.state.topic.replication.factor": "1",
+    "share.coordinator.state.topic.min.isr": "1",
+}
+"""For brokers that do not die: topics have three replicas where a test asks for them. Each costs as much again."""
 _HASTY = {
     # Members of groups may be given up soon.
     "group.min.session.timeout.ms": "500",
@@ -68,7 +87,7 @@ def shared_brokers(base: Path) -> Iterator[LocalCluster]:
 
     It belongs to the process that started the workers, and goes when that one ends.
     """
-    with _shared(base, lambda folder: _cluster(SharedCluster, folder)) as cluster:
+    with _shared(base, lambda folder: _cluster(SharedCluster, folder, _ONE_REPLICA)) as cluster:
         yield cluster
 
 
@@ -119,5 +138,5 @@ def remove_shared(base: Path) -> None:
             LocalCluster(status.name, dir=folder).down()
 
 
-def _cluster(kind: type[LocalCluster], folder: Path) -> LocalCluster:
-    return kind(_NAME, brokers=3, secure=True, plaintext=True, dir=folder, settings=_SETTINGS)
+def _cluster(kind: type[LocalCluster], folder: Path, settings: Mapping[str, str] = _SETTINGS) -> LocalCluster:
+    return kind(_NAME, brokers=3, secure=True, plaintext=True, dir=folder, settings=settings)

@@ -137,6 +137,8 @@ def _development() -> dict[str, str]:
         # A killed broker is gone after 4 s instead of 9. Shorter timeouts misfire on a busy machine.
         "broker.session.timeout.ms": "4000",
         "broker.heartbeat.interval.ms": "500",
+        # An idle cluster writes an empty record to its metadata every ten seconds, not twice a second.
+        "metadata.max.idle.interval.ms": "10000",
         # The log cleaner allocates this on the heap when it starts; the default is 128 MB.
         "log.cleaner.dedupe.buffer.size": str(16 << 20),
     }
