@@ -80,7 +80,7 @@ def test_a_plaintext_client_on_a_tls_port_gets_an_error_that_says_so(kafka: Loca
 
 
 def test_a_tls_client_on_a_plaintext_port_gets_an_error_that_says_so(kafka: LocalCluster) -> None:
-    error = refusal(kafka.bootstrap, Security(tls=Tls()), seconds=0.5)
+    error = refusal(kafka.bootstrap, Security(tls=Tls()), seconds=2.0)
     assert isinstance(error, NoBrokerReachable)
     assert "is this a listener without TLS?" in str(error)
 

@@ -139,6 +139,8 @@ def test_records_that_were_deleted_are_lost_and_the_seconds_are_those_of_what_is
 
 
 def _transact(kafka: LocalCluster, topic: str, *, commits: bool) -> None:
+    """One record in a transaction that has ended, and its marker, which comes a little after the end."""
+    end = _end(kafka, topic)
     producer = confluent_kafka.Producer(
         {"bootstrap.servers": kafka.bootstrap, "transactional.id": f"{topic}-{commits}"}
     )
@@ -147,6 +149,14 @@ def _transact(kafka: LocalCluster, topic: str, *, commits: bool) -> None:
     producer.produce(topic, b"y", partition=0, timestamp=START_MS + 50_000)
     producer.flush(SECONDS)
     (producer.commit_transaction if commits else producer.abort_transaction)(SECONDS)
+    eventually(lambda: _end(kafka, topic) == end + 2, "the marker is written")
+
+
+def _end(kafka: LocalCluster, topic: str) -> int:
+    consumer = confluent_kafka.Consumer({"bootstrap.servers": kafka.bootstrap, "group.id": "-"})
+    _, end = consumer.get_watermark_offsets(confluent_kafka.TopicPartition(topic, 0), SECONDS)
+    consumer.close()
+    return int(end)
 
 
 def test_markers_and_aborted_records_at_the_end_are_nothing_to_read(
