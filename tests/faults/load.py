@@ -34,7 +34,7 @@ class Load:
         *,
         writers: int = 3,
         keys: int = 6,
-        pause: float = 0.02,
+        pause: float = 0.05,
         padding: int = 100,
     ) -> None:
         self.producer = producer

@@ -214,9 +214,9 @@ class Mirroring:
                 if follow and now >= retry_at + _RETRY_SECONDS:
                     retry_at = now
                     self._retry_failed()
-                    lanes = self.lanes()
-                    if lanes and all(isinstance(lane.error, Fenced) for lane in lanes):
-                        break  # another mirror has taken over everything
+                lanes = self.lanes()
+                if follow and lanes and all(isinstance(lane.error, Fenced) for lane in lanes):
+                    break  # another mirror has taken over everything
                 threads.wait(_NAP)
         holder.leave()
         seconds = time.monotonic() - began
