@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from tests.interrupting import interrupted
 
-from ottla.errors import Fenced, InputError, KeptInSpool, NotDelivered, OttlaError
+from ottla.errors import Fenced, InputError, KeptInSpool, NotDelivered, OttlaError, copied
 from ottla.model import OffsetRange
 from ottla.produce.delivery import (
     BulkDelivery,
@@ -103,6 +103,29 @@ def test_whether_a_list_was_delivered_is_known_without_looking_at_its_rows() -> 
     failed = placed((batch(2), rows, 0), count=3)
     failed.placements[0].carrier.decide(Outcome(0, -1, -1, FAILED))  # type: ignore[attr-defined]
     assert str(BulkDelivery([shipment, failed]).exception(0)).startswith("t-0: 3 records were not delivered")
+
+
+def test_the_error_of_many_calls_is_not_copied_for_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Regression: a flush behind an outage took 20 us and a kilobyte for each partition of each call."""
+    carriers = [batch(number) for number in range(2)]
+    shipments = [
+        placed(*((carrier, np.array([row]), number) for row, carrier in enumerate(carriers)), count=2)
+        for number in range(100)
+    ]
+    for carrier in carriers:
+        carrier.decide(Outcome(0, -1, -1, NotDelivered("no", topic="t", partition=carrier.partition, records=100)))
+    copies: list[NotDelivered] = []
+
+    def counted(error: NotDelivered) -> NotDelivered:
+        copies.append(error)
+        return copied(error)
+
+    for module in ("delivery", "failed_rows"):
+        monkeypatch.setattr(f"ottla.produce.{module}.copied", counted)
+    error = BulkDelivery(shipments).exception(0)
+    assert error is not None
+    assert error.records == 200
+    assert len(copies) <= 1
 
 
 def test_a_delivery_is_open_until_its_batch_is_decided() -> None:

@@ -26,7 +26,7 @@ def counted_error(failed: Sequence[tuple[NotDelivered, int]]) -> NotDelivered:
         return copied(first)
     kind = kinds.pop() if len(kinds) == 1 else Fenced if Fenced in kinds else NotDelivered
     if not is_only:
-        return kind(f"the first reason: {first}", records=records, maybe_written=maybe_written, cause=first)
+        return kind(f"the first reason: {first}", records=records, maybe_written=maybe_written, cause=copied(first))
     counted = kind(
         first.reason,
         topic=first.topic,
