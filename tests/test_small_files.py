@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ottla import Reader
+from ottla import Reader, small_files
 from ottla.errors import ConfigError
 from ottla.settings_table import Table
 from ottla.small_files import MOST_BYTES, read_line, small_text
@@ -57,9 +57,28 @@ def test_a_pipe_of_a_shell_is_read_to_its_end() -> None:
         thread.join()
 
 
-def test_a_pipe_that_nobody_writes_into_does_not_hang(tmp_path: Path) -> None:
+def test_a_pipe_waits_for_who_writes_into_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Regression: a password was empty if its program opened the pipe a moment later."""
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+    writer = threading.Thread(target=path.write_bytes, args=(b"secret\n",))
+    wait = small_files._wait
+
+    def write_first(descriptor: int, waited_for: Path) -> None:
+        if not writer.ident:
+            writer.start()
+        wait(descriptor, waited_for)
+
+    monkeypatch.setattr(small_files, "_wait", write_first)
+    assert read_line(path) == "secret"
+    writer.join()
+
+
+def test_a_pipe_that_nobody_writes_into_does_not_hang(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ottla.small_files._PIPE_SECONDS", 0.1)
     os.mkfifo(tmp_path / "pipe")
-    assert small_text(tmp_path / "pipe") == ""
+    with pytest.raises(OSError, match=r"nothing came from the pipe for 0\.1 s"):
+        small_text(tmp_path / "pipe")
 
 
 def test_a_pipe_without_an_end_is_refused() -> None:

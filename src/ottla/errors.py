@@ -409,6 +409,9 @@ class MirrorError(OttlaError):
         super().__init__(reason)
 
 
+_DOUBT = "; they may or may not be in the log"
+
+
 class NotDelivered(OttlaError):
     """Records were not acknowledged.
 
@@ -433,7 +436,7 @@ class NotDelivered(OttlaError):
         self.maybe_written = maybe_written
         self.cause = cause
         where = "" if topic is None else printable(topic if partition is None else f"{topic}-{partition}")
-        suffix = "; they may or may not be in the log" if maybe_written else ""
+        suffix = _DOUBT if maybe_written and not reason.endswith(_DOUBT) else ""
         what = f"{records:,} record{'s were' if records != 1 else ' was'} not delivered"
         text = f"{what}: {reason}" if records else reason
         super().__init__(f"{where}{': ' if where else ''}{text}{suffix}")

@@ -21,12 +21,14 @@ def small_text(path: str | os.PathLike[str]) -> str:
 
     Raises `OSError`, also for what is neither, too large or not text.
     """
-    # Opening a pipe would wait for who writes into it.
+    # Opening a pipe would wait for who writes into it, for ever.
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         mode = os.fstat(descriptor).st_mode
         if not stat.S_ISREG(mode) and not stat.S_ISFIFO(mode):
             raise OSError(errno.EINVAL, "it is not a regular file", os.fspath(path))
+        if stat.S_ISFIFO(mode):
+            _wait(descriptor, path)
         content = _read(descriptor, path)
     finally:
         os.close(descriptor)
@@ -47,7 +49,7 @@ def read_line(path: str | os.PathLike[str]) -> str:
 
 
 def _read(descriptor: int, path: str | os.PathLike[str]) -> bytes:
-    """Return what comes until the end. A pipe without a writer has ended."""
+    """Return what comes until the end: that of a pipe is where its last writer closes it."""
     content = b""
     while len(content) <= MOST_BYTES:
         try:
@@ -62,6 +64,7 @@ def _read(descriptor: int, path: str | os.PathLike[str]) -> bytes:
 
 
 def _wait(descriptor: int, path: str | os.PathLike[str]) -> None:
+    """Wait for the next piece of a pipe, or its end. Before its writer comes, reading would say that it has ended."""
     poll = select.poll()
     poll.register(descriptor, select.POLLIN)
     if not poll.poll(_PIPE_SECONDS * 1000):

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from tests.interrupting import interrupted
 
-from ottla.errors import InputError, NotDelivered, OttlaError
+from ottla.errors import Fenced, InputError, KeptInSpool, NotDelivered, OttlaError, copied
 from ottla.model import OffsetRange
 from ottla.produce.delivery import (
     BulkDelivery,
@@ -103,6 +103,29 @@ def test_whether_a_list_was_delivered_is_known_without_looking_at_its_rows() -> 
     failed = placed((batch(2), rows, 0), count=3)
     failed.placements[0].carrier.decide(Outcome(0, -1, -1, FAILED))  # type: ignore[attr-defined]
     assert str(BulkDelivery([shipment, failed]).exception(0)).startswith("t-0: 3 records were not delivered")
+
+
+def test_the_error_of_many_calls_is_not_copied_for_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Regression: a flush behind an outage took 20 us and a kilobyte for each partition of each call."""
+    carriers = [batch(number) for number in range(2)]
+    shipments = [
+        placed(*((carrier, np.array([row]), number) for row, carrier in enumerate(carriers)), count=2)
+        for number in range(100)
+    ]
+    for carrier in carriers:
+        carrier.decide(Outcome(0, -1, -1, NotDelivered("no", topic="t", partition=carrier.partition, records=100)))
+    copies: list[NotDelivered] = []
+
+    def counted(error: NotDelivered) -> NotDelivered:
+        copies.append(error)
+        return copied(error)
+
+    for module in ("delivery", "failed_rows"):
+        monkeypatch.setattr(f"ottla.produce.{module}.copied", counted)
+    error = BulkDelivery(shipments).exception(0)
+    assert error is not None
+    assert error.records == 200
+    assert len(copies) <= 1
 
 
 def test_a_delivery_is_open_until_its_batch_is_decided() -> None:
@@ -476,6 +499,32 @@ def test_one_failed_record_fails_the_whole_call() -> None:
     assert str(bulk.exception(0)) == str(FAILED)
     with pytest.raises(NotDelivered):
         bulk.result(0)
+
+
+def test_one_error_for_several_partitions_is_of_their_kind_and_as_doubtful_as_one_of_them() -> None:
+    """Regression: over several partitions neither Fenced nor KeptInSpool nor doubt was to be seen."""
+
+    def raised(*errors: NotDelivered) -> NotDelivered:
+        carriers = [batch(number) for number in range(len(errors))]
+        shipment = placed(*((carrier, np.array([row]), 0) for row, carrier in enumerate(carriers)), count=len(errors))
+        for carrier, error in zip(carriers, errors, strict=True):
+            carrier.decide(Outcome(0, -1, -1, error))
+        found = BulkDelivery([shipment]).exception(0)
+        assert found is not None
+        assert found.records == len(errors)
+        return found
+
+    kept, fenced = (partial(kind, "why", topic="t") for kind in (KeptInSpool, Fenced))
+    certain, doubtful = (partial(NotDelivered, "no", topic="t", maybe_written=doubt) for doubt in (False, True))
+    assert type(raised(kept(partition=0), kept(partition=1))) is KeptInSpool
+    assert type(raised(kept(partition=0), certain(partition=1))) is NotDelivered
+    assert type(raised(certain(partition=0), fenced(partition=1))) is Fenced
+    assert not raised(certain(partition=0), certain(partition=1)).maybe_written
+    for errors in [(0, 1), (0, 0)]:
+        error = raised(certain(partition=errors[0]), doubtful(partition=errors[1]))
+        assert error.maybe_written
+        assert str(error).count("may or may not be in the log") == 1
+    assert str(raised(doubtful(partition=0), doubtful(partition=1))).count("may or may not be in the log") == 1
 
 
 def test_records_that_never_got_into_a_batch_have_their_refusal() -> None:

@@ -381,6 +381,25 @@ def test_what_was_refused_as_the_first_batch_of_a_rest_is_still_in_it(kafka: Fak
     assert numbers(kafka) == list(range(201))
 
 
+def test_a_stream_whose_first_batch_was_refused_can_be_sent_again(kafka: FakeKafka) -> None:
+    """Regression: that batch had been read, and the second call began with the next one."""
+    attempts: list[int] = []
+
+    def moody(key: bytes | None, value: bytes | None, count: int) -> int:
+        attempts.append(1)
+        if len(attempts) <= 2:
+            raise ConnectionError("the registry is away")
+        return 0
+
+    stream = pa.RecordBatchReader.from_batches(SCHEMA, [numbered(0), numbered(100)])
+    with new(kafka, partitioner=moody) as producer:
+        for _ in range(2):
+            with pytest.raises(InputError, match="the registry is away"):
+                producer.send_table("t", stream)
+        producer.send_table("t", stream).result(SOON)
+    assert numbers(kafka) == list(range(200))
+
+
 def test_a_stream_is_sent_by_one_call_at_a_time(kafka: FakeKafka) -> None:
     refused: list[InputError] = []
 

@@ -24,13 +24,21 @@ class BulkCall:
     """One call. All its rows belong to the transaction in which it began."""
 
     def __init__(
-        self, intake: Intake, topics: SettingsByTopic, *, transaction: int, usable: Callable[[], None]
+        self,
+        intake: Intake,
+        topics: SettingsByTopic,
+        *,
+        transaction: int,
+        usable: Callable[[], None],
+        lasts: Callable[[], None],
     ) -> None:
         self._intake = intake
         self._topics = topics
         self._transaction = transaction
         self._usable = usable
         """Raises if no more rows can be accepted."""
+        self._lasts = lasts
+        """Raises if the transaction is over."""
 
     def sized(self, rows: checks.Rows, noun: str, *, first: int = 0) -> checks.Rows:
         """Note which rows are too large. Raises `RecordTooLarge` if there is one and no `on_oversize`."""
@@ -59,7 +67,7 @@ class BulkCall:
                 if any(rows.oversize for rows in pieces):
                     part, error = self._divert(part, pieces)
                     pieces = [checks.without_oversize(rows.within(part)) for rows in pieces]
-                    self._usable()  # again: `on_oversize` may take its time
+                    self._lasts()  # `on_oversize` may take its time; but what it has got counts as accepted
                 shipments += self._hand_over(pieces, first)
                 accepted = part.stop
                 if error is not None:

@@ -318,12 +318,21 @@ class BulkDelivery:
         return counted_error(failed) if failed else None
 
     def _failed_rows(self) -> list[tuple[NotDelivered, int]]:
-        """Each error so far, and how many rows it concerns. Every flush asks: no row is looked at."""
+        """Each error so far, and how many rows it concerns. Every flush asks: no row is looked at.
+
+        They are those of the batches, which have many calls and are many: to be copied before one is raised.
+        """
+        errors: dict[int, OttlaError] = {}
+        rows: dict[int, int] = {}
+        for placement in self._placements():
+            for numbers, outcome in placement.pieces():
+                if outcome.error is not None:
+                    which = id(outcome.error)
+                    errors[which] = outcome.error
+                    rows[which] = rows.get(which, 0) + len(numbers)
         return [
-            (as_not_delivered(outcome.error), len(numbers))
-            for placement in self._placements()
-            for numbers, outcome in placement.pieces()
-            if outcome.error is not None
+            (error if isinstance(error, NotDelivered) else as_not_delivered(error), rows[which])
+            for which, error in errors.items()
         ]
 
     def outcomes(self, timeout: float | None = None) -> Iterator[Decided]:

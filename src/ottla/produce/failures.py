@@ -65,6 +65,8 @@ class Failures:
         """How many of them there were at the last calls of `raise_failures`."""
         self._errors: deque[tuple[int, OttlaError]] = deque(maxlen=_KEPT)
         """The first error after each such call, and how many records had failed before it."""
+        self._doubted = 0
+        """How many records had failed with the last one that may be in the log."""
         self.kept = 0
         """Records that stay in the spool when the producer ends."""
         self.failure: OttlaError | None = None
@@ -113,6 +115,8 @@ class Failures:
         self.failure = self.failure or as_not_delivered(error)
         if not self._errors or self._errors[-1][0] < self.raised:
             self._errors.append((self._failed_records.value, error))
+        if isinstance(error, NotDelivered) and error.maybe_written:
+            self._doubted = self._failed_records.value + records
         self._failed_records.add(records)  # last: who sees the records finds their error
 
     @property
@@ -132,7 +136,7 @@ class Failures:
         if isinstance(first, NotDelivered) and first.records == records:
             raise as_not_delivered(first)
         reason = str(first) if records == 1 else f"the first reason: {first}"
-        raise NotDelivered(reason, records=records, cause=first)
+        raise NotDelivered(reason, records=records, maybe_written=self._doubted > raised, cause=first)
 
     def forget_failures(self) -> None:
         """Forget the failures: they were raised in another way."""

@@ -163,6 +163,14 @@ class Outgoing:
         return bool(self.outcomes)
 
     @property
+    def whole(self) -> Outgoing:
+        """The batch that shipments know: it was split into this part and others, or made into them by a hook."""
+        batch = self
+        while batch.parent is not None:
+            batch = batch.parent[0]
+        return batch
+
+    @property
     def sealed(self) -> bool:
         """Whether it takes no more records."""
         return self.header is not None

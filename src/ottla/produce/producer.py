@@ -625,7 +625,13 @@ class Producer:
     def _call(self) -> BulkCall:
         """A call with a list or table that begins now."""
         number = 0 if self._gate is None else self._gate.number
-        return BulkCall(self._intake, self._topics, transaction=number, usable=partial(self._check_open, number))
+        return BulkCall(
+            self._intake,
+            self._topics,
+            transaction=number,
+            usable=partial(self._check_open, number),
+            lasts=partial(self._check_transaction, number),
+        )
 
     def _check_open(self, transaction: int = 0) -> None:
         """Raises if no record can be accepted: closed, forked, spool full or failed, no transaction open.
@@ -640,8 +646,12 @@ class Producer:
             and (error := spooling.error) is not None
         ):
             raise copied(error)
+        self._check_transaction(transaction)
+
+    def _check_transaction(self, number: int) -> None:
+        """Raises if records need a transaction and none is open, or another one than this."""
         if self._transactions is not None:
-            self._transactions.check_open(transaction)
+            self._transactions.check_open(number)
 
     def _check_usable(self) -> None:
         """Raises if the producer cannot be used at all.

@@ -194,7 +194,7 @@ class Sender:
                 asked = {shipment for shipments in deliveries for shipment in shipments}
                 self._core.expiry.withdraw(asked, refusal)
             self._carry_out(time.monotonic())
-            return [self._spool.missing(shipments, refusal) for shipments in deliveries]
+            return self._spool.missing(deliveries, refusal)
 
         return self._loop.result_of(write, deadline)
 

@@ -6,7 +6,7 @@ It runs on the sender's thread and sends nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 from ottla.errors import KeptInSpool, NotDelivered, OttlaError
 from ottla.net import Cluster
@@ -55,22 +55,29 @@ class SpoolWriter:
         refusal = self._write_lanes(self._core.all_lanes_numbered())
         return refusal if self._spooling.make_durable() else refusal or self._spooling.error
 
-    def missing(self, shipments: Iterable[Shipment], refusal: OttlaError | None) -> OttlaError | None:
-        """Return why records of these shipments are neither on disk nor decided, None if they are.
+    def missing(self, deliveries: Iterable[Sequence[Shipment]], refusal: OttlaError | None) -> list[OttlaError | None]:
+        """Return why records of each delivery are neither on disk nor decided, None if they are.
 
         `refusal` is what `write_all` returned just now.
         """
+        refused = set() if refusal is None else self._unwritten()
+        return [self._waits_for(shipments, refused, refusal) for shipments in deliveries]
+
+    def _waits_for(
+        self, shipments: Sequence[Shipment], refused: Collection[Carrier], refusal: OttlaError | None
+    ) -> OttlaError | None:
+        """Return why records of these shipments are missing, None if they are not."""
         for shipment in shipments:
             if not shipment.is_placed:
                 return self._core.topics.waiting_error(shipment.topic) or OttlaError(f"{shipment.topic} is not in use")
-            if refusal is not None and shipment.unsettled:
-                carriers = [placement.carrier for placement in shipment.placements]
-                if not all(carrier.outcomes or self._keeps(carrier) for carrier in carriers):
-                    return refusal
+            if any(placement.carrier in refused for placement in shipment.placements):
+                return refusal
         return None
 
-    def _keeps(self, carrier: Carrier) -> bool:
-        return isinstance(carrier, Outgoing) and self._spooling.keeps(carrier)
+    def _unwritten(self) -> set[Carrier]:
+        """Return the batches, as shipments know them, of which something is not on disk."""
+        lanes = self._core.topics.lanes
+        return {batch.whole for _, lane in lanes for batch in lane.queue if not self._spooling.keeps(batch)}
 
     def write_overdue(self, now: float, carry_out: Callable[[float], None]) -> None:
         """Write to disk what has waited too long, and unload it if memory is short.

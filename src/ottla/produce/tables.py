@@ -34,14 +34,15 @@ class ArrowTable(Protocol):
 
 
 class Batches:
-    """The batches of a stream. What was not accepted is put back, so that sending the rest again and again is no chain
-    of streams in streams.
+    """The batches of a stream. What was not accepted is put back: the next call with the stream, or its rest, sends it.
+
+    So sending the rest again and again is no chain of streams in streams.
     """
 
     def __init__(self, reader: pa.RecordBatchReader) -> None:
         self.schema = reader.schema
         self._reader = reader
-        self._returned: list[pa.RecordBatch] = []
+        self._returned = _RETURNED.setdefault(reader, [])
         """What comes before the next batch of the reader, last one first."""
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
@@ -75,6 +76,8 @@ class Batches:
 
 _RESTS: WeakKeyDictionary[pa.RecordBatchReader, Batches] = WeakKeyDictionary()
 """What is behind the streams that `Batches.rest` has returned."""
+_RETURNED: WeakKeyDictionary[pa.RecordBatchReader, list[pa.RecordBatch]] = WeakKeyDictionary()
+"""What was read from streams and not accepted."""
 _READING: WeakKeyDictionary[pa.RecordBatchReader, object] = WeakKeyDictionary()
 """The streams that are being sent, and the calls that do."""
 

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from tests.waiting import eventually
 
@@ -147,6 +148,20 @@ def test_a_refusal_after_a_lost_answer_says_that_the_records_may_be_written(kafk
             producer.flush(SOON)
     assert error is not None
     assert error.maybe_written
+
+
+def test_the_error_of_a_flush_says_if_any_of_its_records_may_be_written(kafka: FakeKafka) -> None:
+    """Regression: with several reasons it said that none was."""
+    with new(kafka, delivery_timeout=0.5) as producer:
+        producer.send_table("many", pa.table({"value": [b"1"], "partition": [9]}))
+        with pytest.raises(NotDelivered, match="1 record") as certain:
+            producer.flush(SOON)
+        silent = kafka.silence("Produce", times=None)
+        producer.send_table("many", pa.table({"value": [b"1"] * 4, "partition": [0, 1, 2, 9]}))
+        with pytest.raises(NotDelivered, match="4 records") as doubtful:
+            producer.flush(SOON)
+    assert silent.hits
+    assert (certain.value.maybe_written, doubtful.value.maybe_written) == (False, True)
 
 
 def test_records_without_key_pass_over_a_broker_that_is_away() -> None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import random
 import time
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
-from ottla import Buffering, ByColumn, WhenFull
+from ottla import Buffering, ByColumn, Spool, TopicOptions, WhenFull
 from ottla.errors import (
     BufferFull,
     ConfigError,
@@ -17,6 +19,7 @@ from ottla.errors import (
     NotDelivered,
     OttlaError,
     RecordTooLarge,
+    SpoolFull,
     StreamFailed,
 )
 from ottla.model import OffsetRange
@@ -144,6 +147,30 @@ def test_an_oversize_record_is_diverted_once_however_often_the_rest_is_sent_agai
     sent = [value for topic in ("t", "many") for value in values(kafka, topic)]
     assert len(sent) == 2 * (30_000 - 3)
     assert len({(value or b"")[:5] for value in sent}) == 30_000 - 3
+
+
+def test_what_was_diverted_is_accepted_even_if_the_spool_fills_up_meanwhile(kafka: FakeKafka, tmp_path: Path) -> None:
+    """Regression: the rows were refused, so the large one was diverted again when they were sent again."""
+    diverted: list[bytes | None] = []
+
+    def divert(record: Oversize) -> None:
+        diverted.append(record.key)
+        kafka.all_down()
+        for _ in range(3):
+            producer.send("t", random.randbytes(900_000))
+        with pytest.raises(SpoolFull):
+            producer.persist(1.0)
+
+    spool = Spool(tmp_path / "spool", max_bytes=1 << 20, when_full=WhenFull.REFUSE)
+    with new(kafka, spool=spool, topics={"many": TopicOptions(max_record_bytes=100, on_oversize=divert)}) as producer:
+        for topic in ("t", "many"):
+            producer.send(topic, b"first").result(SOON)
+        delivery = producer.send_many("many", [b"1", (b"large", bytes(1000)), b"2"])
+        with pytest.raises(SpoolFull):
+            producer.send_many("many", [(b"large", bytes(1000))])
+        kafka.all_up()
+        assert delivery.result(SOON).records == 2
+    assert diverted == [b"large"]
 
 
 def test_rows_before_the_one_for_which_on_oversize_raises_are_accepted(kafka: FakeKafka) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from ottla import Batching, Producer, Spool
+from ottla import Batching, Producer, Spool, TopicOptions
 from ottla.errors import NotDelivered, SpoolFailed, SpoolFull
 from ottla.produce.spool import Store, Ticket, inspect
 from ottla.testing import FakeKafka
@@ -238,3 +238,22 @@ def test_what_a_full_disk_refuses_fails_at_once_and_is_never_sent_if_its_caller_
             with pytest.raises(NotDelivered, match="1 record"):
                 producer.flush(30)
         assert len(kafka.records("t", 0)) == 1 + len(kept)
+
+
+def test_what_a_hook_made_and_the_disk_has_is_told_from_what_it_refused(tmp_path: Path) -> None:
+    """Regression: of batches with a hook nothing was on disk as soon as anything was refused."""
+    with FakeKafka(topics={"t": 1, "u": 1}) as kafka:
+        spool = Spool(tmp_path / "s", max_bytes=1 << 20)
+        hooked = TopicOptions(batch_hook=lambda _, __, rows: rows)
+        with Producer(kafka.bootstrap, spool=spool, topics={"t": hooked, "u": hooked}) as producer:
+            for topic in ("t", "u"):
+                producer.send(topic, b"first").result(30)
+            kafka.all_down()
+            small = producer.send_many("t", [b"x"])
+            large = producer.send_many("u", [random.randbytes(700_000)])
+            refused = producer.send_many("u", [random.randbytes(700_000)])
+            *kept, reason = producer.persist_each([small, large, refused], 30)
+            assert kept == [None, None]
+            assert isinstance(reason, SpoolFull)
+            kafka.all_up()
+            producer.flush(30)
