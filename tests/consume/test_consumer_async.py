@@ -280,3 +280,35 @@ def test_an_error_reaches_the_iteration_although_another_task_commits(kafka: Fak
         log.batches[20] = type(stored)(stored.data[:-1] + bytes([stored.data[-1] ^ 1]), stored.header)
     with new_consumer(kafka.bootstrap, topics="t", fetching=SMALL) as consumer:
         asyncio.run(program(consumer))
+
+
+def test_a_call_beside_a_wait_that_has_just_ended_counts(kafka: FakeKafka) -> None:
+    """Regression: the waiting task got what was before a seek, and what was paused, which came once more after it."""
+
+    async def polled(consumer: Consumer) -> asyncio.Future[object]:
+        """Return a wait whose poll has its records, which the task does not know yet."""
+        waiting = asyncio.ensure_future(_next(consumer))
+        await asyncio.sleep(0)
+        while consumer._async_poll._future is None or not consumer._async_poll._future.done():
+            time.sleep(0.001)
+        return waiting
+
+    async def program(consumer: Consumer) -> None:
+        await anext(consumer)
+        waiting = await polled(consumer)
+        consumer.seek(AT, 300)
+        assert offsets([await waiting])[0] == 300
+        consumer.seek(AT, 200)
+        waiting = await polled(consumer)
+        consumer.pause(AT)
+        await asyncio.sleep(0.2)
+        assert not waiting.done()
+        consumer.resume(AT)
+        assert offsets([await waiting])[0] == 200
+        waiting = await polled(consumer)
+        consumer.close()
+        with pytest.raises(StopAsyncIteration):
+            await waiting
+
+    with new_consumer(kafka.bootstrap, topics="t", fetching=SMALL) as consumer:
+        asyncio.run(program(consumer))

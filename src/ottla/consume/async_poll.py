@@ -42,17 +42,18 @@ class AsyncPoll(Generic[T]):
         Raises whatever the poll raises.
         """
         async with self._turn():
-            if self._is_closed:
-                return None
-            if self._worker is None:
-                self._worker = ThreadPoolExecutor(1, thread_name_prefix="ottla-poll")
-            future = self._future
-            if future is None:
-                self.is_hurried = len(self._turns) > 1
-                future = self._future = self._worker.submit(self._run)
-            await ended(future)
-            self._future = None
-            return future.result()
+            while not self._is_closed:
+                if self._worker is None:
+                    self._worker = ThreadPoolExecutor(1, thread_name_prefix="ottla-poll")
+                future = self._future
+                if future is None:
+                    self.is_hurried = len(self._turns) > 1
+                    future = self._future = self._worker.submit(self._run)
+                await ended(future)
+                if self._future is future:  # Otherwise a call such as seek() came first: poll again.
+                    self._future = None
+                    return future.result()
+            return None
 
     async def between(self, call: Callable[[], R]) -> R:
         """Run another blocking call on a thread, between two polls. Raises what it raises.
