@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -57,9 +59,29 @@ def test_a_pipe_of_a_shell_is_read_to_its_end() -> None:
         thread.join()
 
 
-def test_a_pipe_that_nobody_writes_into_does_not_hang(tmp_path: Path) -> None:
+def test_a_pipe_that_nobody_writes_into_does_not_hang(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ottla.small_files._PIPE_SECONDS", 0.05)
     os.mkfifo(tmp_path / "pipe")
-    assert small_text(tmp_path / "pipe") == ""
+    with pytest.raises(OSError, match="nothing came from the pipe"):
+        small_text(tmp_path / "pipe")
+
+
+def test_the_writer_of_a_pipe_may_come_later(tmp_path: Path) -> None:
+    """Regression: the password was empty."""
+    os.mkfifo(tmp_path / "pipe")
+    with ThreadPoolExecutor(1) as threads:
+        reading = threads.submit(read_line, tmp_path / "pipe")
+        time.sleep(0.05)
+        with open(os.open(tmp_path / "pipe", os.O_RDWR), "wb", buffering=0) as writer:
+            writer.write(b"secret\n")
+        assert reading.result() == "secret"
+
+
+def test_an_empty_pipe_of_a_shell_is_an_empty_file() -> None:
+    reading, writing = os.pipe()
+    os.close(writing)
+    with open(reading, "rb"):
+        assert small_text(f"/dev/fd/{reading}") == ""
 
 
 def test_a_pipe_without_an_end_is_refused() -> None:
