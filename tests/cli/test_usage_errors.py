@@ -22,6 +22,12 @@ def test_a_group_without_a_command_shows_its_help(group: tuple[str, ...]) -> Non
     assert not ended.stderr.rstrip().endswith("--help'")
 
 
+@pytest.mark.parametrize("group", [("cluster",), ("lake",), ("mirror",), ("work", "errors")])
+@pytest.mark.parametrize("option", ["--bootstrap", "-b", "--profile"])
+def test_no_option_is_named_that_no_command_of_a_group_has(group: tuple[str, ...], option: str) -> None:
+    assert "after" not in run(*group, option, "x").stderr
+
+
 @pytest.mark.parametrize(
     ("arguments", "hint"),
     [
