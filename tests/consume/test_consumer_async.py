@@ -312,3 +312,19 @@ def test_a_call_beside_a_wait_that_has_just_ended_counts(kafka: FakeKafka) -> No
 
     with new_consumer(kafka.bootstrap, topics="t", fetching=SMALL) as consumer:
         asyncio.run(program(consumer))
+
+
+def test_a_task_that_its_loop_left_behind_holds_up_no_other_loop(kafka: FakeKafka) -> None:
+    """Regression: each later wait, and `aclose`, waited for the turn of a task that never went on."""
+    with new_consumer(kafka.bootstrap, topics="t", fetching=SMALL) as consumer:
+        loop = asyncio.new_event_loop()
+        left = loop.create_task(_next(consumer))
+        loop.run_until_complete(asyncio.sleep(0.01))
+        loop.close()
+
+        async def program() -> None:
+            await asyncio.wait_for(anext(consumer), 10.0)
+            await asyncio.wait_for(consumer.aclose(), 10.0)
+
+        asyncio.run(program())
+        left._log_destroy_pending = False  # type: ignore[attr-defined]

@@ -13,9 +13,12 @@ import threading
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import asynccontextmanager
-from typing import Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from ottla.net.awaiting import ended, on_thread
+
+if TYPE_CHECKING:
+    from asyncio import AbstractEventLoop
 
 _log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -33,7 +36,7 @@ class AsyncPoll(Generic[T]):
         self._thread: threading.Thread | None = None
         self._future: Future[T] | None = None
         self._is_closed = False
-        self._turns: list[Future[None]] = []
+        self._turns: dict[Future[None], AbstractEventLoop] = {}
         """Of the polls that tasks wait for and of other calls, in their order. The first one runs."""
 
     async def next(self) -> T | None:
@@ -65,15 +68,19 @@ class AsyncPoll(Generic[T]):
 
     @asynccontextmanager
     async def _turn(self) -> AsyncIterator[None]:
+        from asyncio import get_running_loop
+
         turn: Future[None] = Future()
-        self._turns.append(turn)
+        # A task of a loop that was closed under it never goes on.
+        self._turns = {each: loop for each, loop in self._turns.items() if not loop.is_closed()}
+        self._turns[turn] = get_running_loop()
         try:
             self._hurry()
-            while (first := self._turns[0]) is not turn:
+            while (first := next(iter(self._turns))) is not turn:
                 await ended(first)
             yield
         finally:
-            self._turns.remove(turn)
+            self._turns.pop(turn, None)
             turn.set_result(None)
 
     def _hurry(self) -> None:
