@@ -328,3 +328,30 @@ def test_a_task_that_its_loop_left_behind_holds_up_no_other_loop(kafka: FakeKafk
 
         asyncio.run(program())
         left._log_destroy_pending = False  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("cancels", [1, 3])
+@pytest.mark.parametrize("leaves", [True, False])
+def test_a_close_that_is_cancelled_before_its_turn_closes(kafka: FakeKafka, cancels: int, leaves: bool) -> None:
+    """Regression: the member stayed in its group, with its heartbeats, until the process ended."""
+
+    async def leave(consumer: Consumer) -> None:
+        async with consumer:
+            pass
+
+    async def program(consumer: Consumer) -> None:
+        reading = asyncio.ensure_future(_iterate(consumer))
+        await asyncio.sleep(0.05)
+        closing = asyncio.ensure_future(leave(consumer) if leaves else consumer.aclose())
+        for _ in range(cancels):
+            await asyncio.sleep(0)
+            closing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await closing
+        with pytest.raises(OttlaError, match="closed"):
+            consumer.commit()
+        consumer.stop()
+        await asyncio.wait_for(reading, 5.0)
+
+    with new_consumer(kafka.bootstrap, topics="none") as consumer:
+        asyncio.run(program(consumer))

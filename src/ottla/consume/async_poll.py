@@ -58,18 +58,19 @@ class AsyncPoll(Generic[T]):
                     return future.result()
             return None
 
-    async def between(self, call: Callable[[], R]) -> R:
+    async def between(self, call: Callable[[], R], *, is_certain: bool = False) -> R:
         """Run another blocking call on a thread, between two polls. Raises what it raises.
 
-        A task that is cancelled waits for the end of a call that has begun.
+        A task that is cancelled waits for the end of a call that has begun, and of one that `is_certain` anyway.
         """
-        async with self._turn():
+        async with self._turn(is_certain=is_certain):
             return await on_thread(call)
 
     @asynccontextmanager
-    async def _turn(self) -> AsyncIterator[None]:
-        from asyncio import get_running_loop
+    async def _turn(self, *, is_certain: bool = False) -> AsyncIterator[None]:
+        from asyncio import CancelledError, get_running_loop
 
+        cancelled: CancelledError | None = None
         turn: Future[None] = Future()
         # A task of a loop that was closed under it never goes on.
         self._turns = {each: loop for each, loop in self._turns.items() if not loop.is_closed()}
@@ -77,11 +78,18 @@ class AsyncPoll(Generic[T]):
         try:
             self._hurry()
             while (first := next(iter(self._turns))) is not turn:
-                await ended(first)
+                try:
+                    await ended(first)
+                except CancelledError as error:
+                    if not is_certain:
+                        raise
+                    cancelled = error
             yield
         finally:
             self._turns.pop(turn, None)
             turn.set_result(None)
+        if cancelled is not None:
+            raise cancelled
 
     def _hurry(self) -> None:
         future = self._future
