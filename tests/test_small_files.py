@@ -81,6 +81,13 @@ def test_a_pipe_that_nobody_writes_into_does_not_hang(tmp_path: Path, monkeypatc
         small_text(tmp_path / "pipe")
 
 
+def test_an_empty_pipe_of_a_shell_is_an_empty_file() -> None:
+    reading, writing = os.pipe()
+    os.close(writing)
+    with open(reading, "rb"):
+        assert small_text(f"/dev/fd/{reading}") == ""
+
+
 def test_a_pipe_without_an_end_is_refused() -> None:
     reading, writing = os.pipe()
     with open(reading, "rb"), open(writing, "wb", buffering=0) as writer:

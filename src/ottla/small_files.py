@@ -13,7 +13,7 @@ import stat
 
 MOST_BYTES = 64 << 10
 _PIPE_SECONDS = 10.0
-"""How long each piece may take to come through a pipe."""
+"""How long the writer of a pipe, and each piece, may take to come."""
 
 
 def small_text(path: str | os.PathLike[str]) -> str:
@@ -25,10 +25,10 @@ def small_text(path: str | os.PathLike[str]) -> str:
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         mode = os.fstat(descriptor).st_mode
-        if not stat.S_ISREG(mode) and not stat.S_ISFIFO(mode):
-            raise OSError(errno.EINVAL, "it is not a regular file", os.fspath(path))
         if stat.S_ISFIFO(mode):
             _wait(descriptor, path)
+        elif not stat.S_ISREG(mode):
+            raise OSError(errno.EINVAL, "it is not a regular file", os.fspath(path))
         content = _read(descriptor, path)
     finally:
         os.close(descriptor)

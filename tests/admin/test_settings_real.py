@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
 
 import confluent_kafka
 import confluent_kafka.admin as confluent_admin
@@ -40,6 +42,23 @@ def test_topics_that_were_deleted_meanwhile_keep_nobody_from_the_settings_of_oth
     with pytest.raises(BrokerError) as caught:
         admin.settings([topic, "admin-settings-gone"])
     assert caught.value.code is ErrorCode.unknown_topic_or_partition
+
+
+def test_a_topic_that_one_broker_still_lists_is_asked_for_again(
+    admin: Admin, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Regression: its deletion was an error where another broker had not heard of it yet."""
+    found = admin.cluster.metadata(None)
+    listings: list[Any] = []
+    stale = replace(found, topics={**found.topics, "admin-settings-gone": found.topics[topic]})
+
+    def listed(*_: Any, **__: Any) -> Any:
+        listings.append(found if listings else stale)
+        return listings[-1]
+
+    monkeypatch.setattr(admin.cluster, "metadata", listed)
+    assert admin.visible_settings([topic, "admin-settings-gone"]).keys() == {topic}
+    assert listings == [stale, found]
 
 
 def test_settings_tell_value_source_type_and_what_they_would_be_otherwise(admin: Admin, topic: str) -> None:

@@ -156,3 +156,25 @@ def test_a_name_that_begins_with_a_dash_is_no_option(shell: Shell) -> None:
 @pytest.mark.parametrize("name", ["z$(touch marker)", "z`touch marker`:", "z it's", 'z"a"', "z\\", "z!!", "z:a", "z,"])
 def test_a_quote_that_is_open_stays_one_word(shell: Shell, quote: str, name: str) -> None:
     assert shell.runs(f"ottla groups describe {quote}z", name) == ["groups", "describe", name]
+
+
+@pytest.mark.parametrize("shell", ["bash"], indirect=True)
+@pytest.mark.parametrize(
+    ("begun", "name"),
+    [
+        *(
+            ("a@", "a@b"),
+            ("a@b", "a@bc"),
+            ("@", "@a"),
+            ("a@@", "a@@b"),
+            ("a:@", "a:@b"),
+            ("a@:", "a@:b"),
+            ("a=@", "a=@b"),
+        ),
+        *((r"a\:", "a:b"), (r"a\@b\ ", "a@b c"), ("'a:b'c", "a:bcd"), ("'a'@", "a@b"), ("a@'", "a@b"), ('a:"', "a:b")),
+    ],
+)
+def test_what_bash_takes_for_a_word_of_its_own_stays(shell: Shell, begun: str, name: str) -> None:
+    """Regression: an @ got lost, and so did what stood before a colon in quotes: that is another group."""
+    assert shell.runs(f"ottla groups describe {begun}", name) == ["groups", "describe", name]
+    assert shell.runs(f"ottla consume x --group={begun}", name) == ["consume", "x", f"--group={name}"]

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Iterator
+import os
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pyarrow as pa
@@ -325,6 +327,21 @@ def test_a_file_with_a_table_is_refused_with_what_sends_it(kafka: FakeKafka, tmp
     assert " file, not lines. Python sends its columns key and value, after 'import ottla, pyarrow." in refused.stderr
     exec(refused.stderr.splitlines()[1].strip(), {"ottla": ottla, "pyarrow": pa})
     assert [(record.key, record.value) for record in kafka.records("users", 0)] == [(b"a", b"1")]
+
+
+@pytest.mark.parametrize("write_table", [parquet.write_table, feather.write_feather])
+def test_a_table_that_comes_through_a_pipe_is_refused(
+    kafka: FakeKafka, tmp_path: Path, write_table: Callable[[pa.Table, str], None]
+) -> None:
+    write_table(pa.table({"value": ["1"]}), str(tmp_path / "table"))
+    os.mkfifo(tmp_path / "pipe")
+    writing = threading.Thread(target=lambda: (tmp_path / "pipe").write_bytes((tmp_path / "table").read_bytes()))
+    writing.start()
+    refused = run("produce", "users", str(tmp_path / "pipe"), "--bootstrap", kafka.bootstrap)
+    writing.join()
+    assert refused.exit_code == 1
+    assert "file, not lines: name the file" in refused.stderr
+    assert not _values(kafka, "users")
 
 
 def test_a_text_that_begins_like_a_table_is_lines(kafka: FakeKafka, tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ottla.cli.lag import view
 from ottla.cli.output.styles import Style, Styled, faint, visible
 from ottla.cli.output.tables import shorten, table, terminal_width
 
@@ -103,6 +104,17 @@ def test_a_narrow_table_loses_columns_of_little_worth_and_units_of_durations(wid
     assert max(len(headings), len(line)) <= width
     assert f"  {left}" in line
     assert "…" not in line
+
+
+def test_lag_at_80_columns_has_names_that_can_be_told_apart() -> None:
+    """Regression: both were cut to 8 characters, and the line was too long still."""
+    named = {"group": "long-group-name-of-a-service", "topic": "company.department.orders-created.v1"}
+    numbers = {"committed": "3,300,000", "end": "3,304,000", "lag": "4,000", "seconds": "43.0"}
+    row = [named.get(name) or numbers.get(name, old) for name, old in zip(LAG, LAGGING, strict=True)]
+    headings, line = visible(table(LAG, [row], width=80, least=view.LEAST)).splitlines()
+    assert headings.split() == ["group", "topic", "partition", "lag", "seconds", "state", "left"]
+    assert len(line) <= 80
+    assert len(line.split()[1]) >= 15
 
 
 def test_a_hostile_cell_stays_printable_whatever_its_style() -> None:

@@ -22,6 +22,12 @@ def test_a_group_without_a_command_shows_its_help(group: tuple[str, ...]) -> Non
     assert not ended.stderr.rstrip().endswith("--help'")
 
 
+@pytest.mark.parametrize("group", [("cluster",), ("lake",), ("mirror",), ("work", "errors")])
+@pytest.mark.parametrize("option", ["--bootstrap", "-b", "--profile"])
+def test_no_option_is_named_that_no_command_of_a_group_has(group: tuple[str, ...], option: str) -> None:
+    assert "after" not in run(*group, option, "x").stderr
+
+
 @pytest.mark.parametrize(
     ("arguments", "hint"),
     [
@@ -47,6 +53,7 @@ def test_a_group_without_a_command_shows_its_help(group: tuple[str, ...]) -> Non
         (("consume", "clicks", "--from", "beginning"), "it is earliest here; use earliest, latest"),
         (("consume", "clicks", "--from", "end"), "it is latest here; use earliest, latest"),
         (("consume", "clicks", "--from", "s@1767225600500"), "it is @1767225600.5 here; use earliest, latest"),
+        (("consume", "clicks", "--from", "s@" + "9" * 400), "9' is not a place in a topic: use earliest, latest"),
         (
             ("--bootstrap", "b:9092", "topics", "list"),
             "after the name of the command, as in 'ottla topics list --bootst",

@@ -280,3 +280,78 @@ def test_an_error_reaches_the_iteration_although_another_task_commits(kafka: Fak
         log.batches[20] = type(stored)(stored.data[:-1] + bytes([stored.data[-1] ^ 1]), stored.header)
     with new_consumer(kafka.bootstrap, topics="t", fetching=SMALL) as consumer:
         asyncio.run(program(consumer))
+
+
+def test_a_call_beside_a_wait_that_has_just_ended_counts(kafka: FakeKafka) -> None:
+    """Regression: the waiting task got what was before a seek, and what was paused, which came once more after it."""
+
+    async def polled(consumer: Consumer) -> asyncio.Future[object]:
+        """Return a wait whose poll has its records, which the task does not know yet."""
+        waiting = asyncio.ensure_future(_next(consumer))
+        await asyncio.sleep(0)
+        while consumer._async_poll._future is None or not consumer._async_poll._future.done():
+            time.sleep(0.001)
+        return waiting
+
+    async def program(consumer: Consumer) -> None:
+        await anext(consumer)
+        waiting = await polled(consumer)
+        consumer.seek(AT, 300)
+        assert offsets([await waiting])[0] == 300
+        consumer.seek(AT, 200)
+        waiting = await polled(consumer)
+        consumer.pause(AT)
+        await asyncio.sleep(0.2)
+        assert not waiting.done()
+        consumer.resume(AT)
+        assert offsets([await waiting])[0] == 200
+        waiting = await polled(consumer)
+        consumer.close()
+        with pytest.raises(StopAsyncIteration):
+            await waiting
+
+    with new_consumer(kafka.bootstrap, topics="t", fetching=SMALL) as consumer:
+        asyncio.run(program(consumer))
+
+
+def test_a_task_that_its_loop_left_behind_holds_up_no_other_loop(kafka: FakeKafka) -> None:
+    """Regression: each later wait, and `aclose`, waited for the turn of a task that never went on."""
+    with new_consumer(kafka.bootstrap, topics="t", fetching=SMALL) as consumer:
+        loop = asyncio.new_event_loop()
+        left = loop.create_task(_next(consumer))
+        loop.run_until_complete(asyncio.sleep(0.01))
+        loop.close()
+
+        async def program() -> None:
+            await asyncio.wait_for(anext(consumer), 10.0)
+            await asyncio.wait_for(consumer.aclose(), 10.0)
+
+        asyncio.run(program())
+        left._log_destroy_pending = False  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("cancels", [1, 3])
+@pytest.mark.parametrize("leaves", [True, False])
+def test_a_close_that_is_cancelled_before_its_turn_closes(kafka: FakeKafka, cancels: int, leaves: bool) -> None:
+    """Regression: the member stayed in its group, with its heartbeats, until the process ended."""
+
+    async def leave(consumer: Consumer) -> None:
+        async with consumer:
+            pass
+
+    async def program(consumer: Consumer) -> None:
+        reading = asyncio.ensure_future(_iterate(consumer))
+        await asyncio.sleep(0.05)
+        closing = asyncio.ensure_future(leave(consumer) if leaves else consumer.aclose())
+        for _ in range(cancels):
+            await asyncio.sleep(0)
+            closing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await closing
+        with pytest.raises(OttlaError, match="closed"):
+            consumer.commit()
+        consumer.stop()
+        await asyncio.wait_for(reading, 5.0)
+
+    with new_consumer(kafka.bootstrap, topics="none") as consumer:
+        asyncio.run(program(consumer))

@@ -7,6 +7,7 @@ records.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any
@@ -266,17 +267,24 @@ class Admin:
     def visible_settings(self, names: Collection[str], *, timeout: float | None = None) -> dict[str, Settings]:
         """Return `settings`, without the topics that have been deleted meanwhile."""
         deadline = self.cluster.deadline(timeout)
-        known = self.cluster.call(
-            AnyBroker(),
-            lambda version_of: settings.build_describe(version_of, names),
-            check=settings.read_describe_known,
-            what="describing the settings of topics",
-            deadline=deadline,
-        )
-        # A topic that this broker does not know is a new one, if it is still listed.
-        missing = known.keys() ^ {*names}
-        present = missing and missing & self.cluster.metadata(None, deadline=deadline).topics.keys()
-        return known | self.settings(present, timeout=deadline.remaining()) if present else known
+        what = "describing the settings of topics"
+        attempts = self.cluster.attempts(what, deadline)
+        known: dict[str, Settings] = {}
+        missing = frozenset(names)
+        while missing:
+            known |= self.cluster.call(
+                AnyBroker(),
+                functools.partial(settings.build_describe, topics=missing),
+                check=settings.read_describe_known,
+                what=what,
+                deadline=deadline,
+            )
+            missing -= known.keys()
+            if missing:
+                missing &= self.cluster.metadata(None, deadline=deadline).topics.keys()
+            if missing:  # a topic that this broker does not know is a new one, if it is still listed
+                attempts.failed(BrokerError(ErrorCode.unknown_topic_or_partition, f"{what}: {', '.join(missing)}"))
+        return known
 
     def alter_settings(
         self, topic: str, changes: Changes, *, apply: Apply = Apply.NOW, timeout: float | None = None

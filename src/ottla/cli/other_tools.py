@@ -131,9 +131,9 @@ def advice(name: str, context: click.Context | None) -> str:
         if (not row.option or row.option in known) and (not row.argument or usage):
             return f": {row.text.replace('{usage}', usage)}"
     if isinstance(command, click.Group) and context is not None:
-        if renamed:
+        if renamed and _has_below(context, command, renamed[0].option):
             return f": commands call it {renamed[0].option}, which comes after their names"
-        if name in ("--bootstrap", "--profile"):
+        if name in ("--bootstrap", "--profile") and _has_below(context, command, name):
             return f": it comes after the name of the command, as in '{_first_command(context)} {name} ...'"
     import difflib
 
@@ -148,6 +148,18 @@ def _usage(context: click.Context, argument: str) -> str:
         if argument and isinstance(param, click.Argument) and argument in param.make_metavar(context):
             return f"{context.command_path} {argument}"
     return ""
+
+
+def _has_below(context: click.Context, group: click.Group, option: str) -> bool:
+    """Return whether a command of a group, or of a group in it, has an option."""
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        if isinstance(command, click.Group):
+            if _has_below(context, command, option):
+                return True
+        elif command is not None and any(option in param.opts for param in command.params):
+            return True
+    return False
 
 
 def _first_command(context: click.Context) -> str:

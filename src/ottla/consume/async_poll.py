@@ -13,9 +13,12 @@ import threading
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import asynccontextmanager
-from typing import Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from ottla.net.awaiting import ended, on_thread
+
+if TYPE_CHECKING:
+    from asyncio import AbstractEventLoop
 
 _log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -33,7 +36,7 @@ class AsyncPoll(Generic[T]):
         self._thread: threading.Thread | None = None
         self._future: Future[T] | None = None
         self._is_closed = False
-        self._turns: list[Future[None]] = []
+        self._turns: dict[Future[None], AbstractEventLoop] = {}
         """Of the polls that tasks wait for and of other calls, in their order. The first one runs."""
 
     async def next(self) -> T | None:
@@ -42,38 +45,51 @@ class AsyncPoll(Generic[T]):
         Raises whatever the poll raises.
         """
         async with self._turn():
-            if self._is_closed:
-                return None
-            if self._worker is None:
-                self._worker = ThreadPoolExecutor(1, thread_name_prefix="ottla-poll")
-            future = self._future
-            if future is None:
-                self.is_hurried = len(self._turns) > 1
-                future = self._future = self._worker.submit(self._run)
-            await ended(future)
-            self._future = None
-            return future.result()
+            while not self._is_closed:
+                if self._worker is None:
+                    self._worker = ThreadPoolExecutor(1, thread_name_prefix="ottla-poll")
+                future = self._future
+                if future is None:
+                    self.is_hurried = len(self._turns) > 1
+                    future = self._future = self._worker.submit(self._run)
+                await ended(future)
+                if self._future is future:  # Otherwise a call such as seek() came first: poll again.
+                    self._future = None
+                    return future.result()
+            return None
 
-    async def between(self, call: Callable[[], R]) -> R:
+    async def between(self, call: Callable[[], R], *, is_certain: bool = False) -> R:
         """Run another blocking call on a thread, between two polls. Raises what it raises.
 
-        A task that is cancelled waits for the end of a call that has begun.
+        A task that is cancelled waits for the end of a call that has begun, and of one that `is_certain` anyway.
         """
-        async with self._turn():
+        async with self._turn(is_certain=is_certain):
             return await on_thread(call)
 
     @asynccontextmanager
-    async def _turn(self) -> AsyncIterator[None]:
+    async def _turn(self, *, is_certain: bool = False) -> AsyncIterator[None]:
+        from asyncio import CancelledError, get_running_loop
+
+        cancelled: CancelledError | None = None
         turn: Future[None] = Future()
-        self._turns.append(turn)
+        # A task of a loop that was closed under it never goes on.
+        self._turns = {each: loop for each, loop in self._turns.items() if not loop.is_closed()}
+        self._turns[turn] = get_running_loop()
         try:
             self._hurry()
-            while (first := self._turns[0]) is not turn:
-                await ended(first)
+            while (first := next(iter(self._turns))) is not turn:
+                try:
+                    await ended(first)
+                except CancelledError as error:
+                    if not is_certain:
+                        raise
+                    cancelled = error
             yield
         finally:
-            self._turns.remove(turn)
+            self._turns.pop(turn, None)
             turn.set_result(None)
+        if cancelled is not None:
+            raise cancelled
 
     def _hurry(self) -> None:
         future = self._future

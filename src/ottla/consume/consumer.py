@@ -450,7 +450,7 @@ class Consumer:
         arguments.check_wait("timeout", timeout)
         if os.getpid() == self._pid:
             self.stop()
-        await self._async_poll.between(lambda: self.close(timeout))
+        await self._async_poll.between(lambda: self.close(timeout), is_certain=True)
 
     async def __aenter__(self) -> Consumer:
         return self
@@ -458,7 +458,7 @@ class Consumer:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self._async_poll.between(lambda: self.__exit__(kind, error, trace))
+        await self._async_poll.between(lambda: self.__exit__(kind, error, trace), is_certain=True)
 
     # Inside
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -90,3 +91,22 @@ def test_the_load_of_real_brokers(kafka: LocalCluster) -> None:
     assert found.load.records_per_second == 250.0
     assert 500 < found.load.stored_record_bytes < 600
     assert (found.load.replication, found.load.retention, found.brokers) == (2, 7200.0, 3)
+
+
+@pytest.mark.broker
+def test_a_topic_that_is_deleted_during_a_look_is_left_out(
+    kafka: LocalCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Admin(kafka.bootstrap) as admin:
+        for name in ("capacity-stays", "capacity-goes"):
+            admin.create_topic(name, replicas=1)
+        listed = Admin.describe_topics
+
+        def deleting(self: Admin, *arguments: Any, **options: Any) -> Any:
+            topics = listed(self, *arguments, **options)
+            admin.delete_topics("capacity-goes")
+            return topics
+
+        monkeypatch.setattr(Admin, "describe_topics", deleting)
+        seen = look(admin, now=0.0, topics=["capacity-stays", "capacity-goes"])
+    assert {at.topic for at in seen.logs} == seen.retention.keys() == {"capacity-stays"}

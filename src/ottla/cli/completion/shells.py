@@ -72,7 +72,7 @@ class Bash(_Printable, BashComplete):
         """Return the words before the one at the cursor, and what that one has so far."""
         line = os.environ["COMP_LINE"]
         words = split_arg_string(line)
-        is_in_word = bool(_open_quote(line)[0]) or not _ends_in_space(line)
+        is_in_word = bool(_begun(line, "")[0]) or not _ends_in_space(line)
         incomplete = words.pop() if words and is_in_word else ""
         return words[1:], incomplete
 
@@ -80,12 +80,12 @@ class Bash(_Printable, BashComplete):
         """Return a line for each value, quoted, without what bash takes for words before it."""
         arguments, incomplete = self.get_completion_args()
         breaks = set(_BREAKS) & set(os.environ.get("COMP_WORDBREAKS", _BREAKS))
-        line = os.environ["COMP_LINE"]
-        quote, begun = _open_quote(line)
-        # Bash begins a word at an open quote, and none in it.
-        typed = len(incomplete) - len(begun) if quote else 1 + max(map(incomplete.rfind, breaks), default=-1)
+        quote, begun = _begun(os.environ["COMP_LINE"], "".join(breaks))
+        option, equals, _ = incomplete.partition("=")
+        before = option + equals if equals and option.startswith("-") else ""  # values come without it
+        typed = len(incomplete) - len(begun)
         return "\n".join(
-            self._line(item, quoted(item.value[typed:], quote))
+            self._line(item, quoted((before + item.value)[typed:], quote))
             if item.type == "plain"
             else self._line(item, item.value)
             for item in self.get_completions(arguments, incomplete)
@@ -144,19 +144,26 @@ def quoted(value: str, quote: str = "") -> str:
     return _SPECIAL.sub(r"\\\g<0>", value)
 
 
-def _open_quote(line: str) -> tuple[str, str]:
-    """Return the quote that is open at the end of a line, and what it has so far; nothing if none is open."""
-    quote, start, position = "", 0, 0
+def _begun(line: str, breaks: str) -> tuple[str, str]:
+    """Return the quote that is open at the end of a line, if any, and what is there of the word that bash completes.
+
+    A word begins behind a space or a break, and at an open quote. Nothing in quotes is a break.
+    """
+    quote, start, opened, position = "", 0, 0, 0
     while position < len(line):
         sign = line[position]
         if sign == "\\" and quote != "'":
             position += 1
         elif sign == quote:
             quote = ""
-        elif sign in "'\"" and not quote:
-            quote, start = sign, position
+        elif quote:
+            pass
+        elif sign in "'\"":
+            quote, opened = sign, position
+        elif sign in breaks or sign.isspace():
+            start = position if sign == "@" else position + 1  # bash keeps an @ that begins a word
         position += 1
-    return (quote, (split_arg_string(line[start:]) or [""])[-1]) if quote else ("", "")
+    return quote, (split_arg_string(line[opened if quote else start :]) or [""])[-1]
 
 
 def _ends_in_space(line: str) -> bool:

@@ -29,7 +29,7 @@ _HEADINGS = (
     "left",
     "note",
 )
-_LEAST = ("type", "trend", "note")
+LEAST = ("type", "trend", "note", "committed", "end")
 """What is left out first where the terminal is narrow."""
 _WARNINGS = ("STALL", "REWIND", "WARN")
 _STYLES = {"ERR": Style.BAD, "WARN": Style.WARNING, "UNKNOWN": None, "OK": Style.GOOD}
@@ -42,7 +42,7 @@ def snapshot_text(snapshot: Snapshot, *, width: int | None) -> str:
     rows = sorted(snapshot.rows(), key=_urgency)
     lines = [_headline(snapshot, is_styled=width is not None)]
     if rows:
-        lines.append(table(_HEADINGS, [_cells(row) for row in rows], width=width, least=_LEAST))
+        lines.append(table(_HEADINGS, [_cells(row) for row in rows], width=width, least=LEAST))
     return "\n".join(lines)
 
 

@@ -6,6 +6,7 @@ for a moment. Nothing is decoded; no line waits for a full block.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import select
@@ -27,6 +28,8 @@ _TABLES = (
     (b"ARROW1", (".arrow", ".feather"), "an Arrow file", "pyarrow.feather.read_table"),
 )
 """Files that begin and end so, or have these names."""
+_TABLE_BEGINS = {b"PAR1\x15": _TABLES[0][2], b"ARROW1\0\0": _TABLES[1][2]}
+"""What such a file begins with where its end cannot be seen."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +99,13 @@ def blocks(file: str, *, longest_bytes: int) -> Iterator[Block | TooLong | None]
         yield from _split(_Pieces(opened.fileno()), file, longest_bytes)
 
 
+def _check_begin(piece: bytes) -> None:
+    """Raise `OSError` for a table that comes through standard input or a pipe."""
+    for begin, name in _TABLE_BEGINS.items():
+        if piece.startswith(begin):
+            raise OSError(errno.EINVAL, f"it is {name}, not lines: name the file to see how Python sends it")
+
+
 class _Pieces:
     """Reads what is available, in pieces of at most about a block."""
 
@@ -130,7 +140,7 @@ class _Pieces:
 
 
 def _split(pieces: _Pieces, source: str, longest_bytes: int) -> Iterator[Block | TooLong | None]:
-    number = 1
+    number, has_begun = 1, False
     held = bytearray()  # a line without its end yet
     skipped = 0  # bytes of a line that is too long
     while not pieces.is_at_end():
@@ -138,6 +148,9 @@ def _split(pieces: _Pieces, source: str, longest_bytes: int) -> Iterator[Block |
         if not piece:
             yield None
             continue
+        if not has_begun:
+            has_begun = True
+            _check_begin(piece)
         if pieces.is_at_end() and not piece.endswith(b"\n"):
             piece += b"\n"  # the last line counts even without a newline
         if skipped:

@@ -292,6 +292,7 @@ def _views(
     admin: Admin, topics: Collection[TopicDescription], *, settings: Mapping[str, Settings] | None = None
 ) -> list[TopicView]:
     """Return everything that is known about topics at the moment."""
+    from ottla.admin.sizes import find_sizes
     from ottla.cli.topics.view import TopicView
     from ottla.model import TopicPartition
 
@@ -299,7 +300,7 @@ def _views(
     ranges = admin.visible_log_ranges(
         TopicPartition(topic.name, partition.index) for topic in topics for partition in topic.partitions
     )
-    sizes = admin.replica_sizes([topic.name for topic in topics])
+    sizes = find_sizes(admin.cluster, topics, deadline=admin.cluster.deadline())
     return [
         TopicView(topic, ranges, sizes, alive, None if settings is None else settings.get(topic.name))
         for topic in topics

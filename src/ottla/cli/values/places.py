@@ -26,6 +26,8 @@ _SHIFT = re.compile(r"[+-]?[0-9]+", re.ASCII)
 _WORDS: dict[str, Literal["earliest", "latest"]] = {"earliest": "earliest", "latest": "latest"}
 _ELSEWHERE = {"beginning": "earliest", "smallest": "earliest", "end": "latest", "largest": "latest"}
 """What other tools call these."""
+_LONGEST_TIME = 15
+"""Digits of milliseconds until the year 9999."""
 _MANY = 100_000
 """More partitions than any cluster has: a typing error."""
 
@@ -121,7 +123,8 @@ def _meant(text: str) -> str:
     """Return what a place of another tool is called here, as a sentence before the list of places."""
     word = text.strip()
     milliseconds = word[2:] if word[:2] in ("s@", "e@") else ""
-    here = f"@{int(milliseconds) / 1000:.15g}" if milliseconds.isdecimal() else _ELSEWHERE.get(word)
+    is_time = milliseconds.isdecimal() and len(milliseconds) <= _LONGEST_TIME
+    here = f"@{int(milliseconds) / 1000:.15g}" if is_time else _ELSEWHERE.get(word)
     return "" if here is None else f"it is {here} here; "
 
 

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from ottla.admin.sizes import find_sizes
 from ottla.errors import InputError
 from ottla.model import OffsetRange, TopicPartition
 from ottla.operations.capacity.load import RECORD_FRAMING, Load
@@ -61,7 +62,7 @@ def look(admin: Admin, *, now: float, topics: Sequence[str] | None = None) -> Lo
     names = [topic.name for topic in described]
     partitions = [TopicPartition(topic.name, part.index) for topic in described for part in topic.partitions]
     settings = admin.visible_settings(names)
-    sizes = admin.replica_sizes(names)
+    sizes = find_sizes(admin.cluster, described, deadline=admin.cluster.deadline())
     retention, compacted = {}, set()
     for name in settings:
         policy = settings[name].get(_POLICY)
