@@ -7,12 +7,13 @@ import os
 import signal
 import subprocess
 import threading
-from collections.abc import Iterator
-from contextlib import suppress
+from collections.abc import Generator, Iterator
+from contextlib import ExitStack, suppress
 from itertools import zip_longest
 from typing import TYPE_CHECKING
 
 import pytest
+from filelock import FileLock
 from hypothesis import HealthCheck, settings
 from tests import quick_java
 from tests.brokers import BREAKING, hasty_broker, mend, own_brokers, remove_shared, shared_brokers
@@ -180,6 +181,24 @@ def _prepare_brokers(config: pytest.Config) -> None:
     # What goes wrong here goes wrong in the workers, too, and they tell it.
     with suppress(OttlaError, OSError, subprocess.SubprocessError):
         quick_java.hurry(config.cache.mkdir("kafka-classes"))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection(session: pytest.Session) -> Generator[None, object, object]:
+    """In a new checkout one worker collects before the others, which then find all tests compiled."""
+    if "PYTEST_XDIST_WORKER" not in os.environ:
+        return (yield)
+    assert session.config.cache is not None
+    folder = session.config.cache.mkdir("collected")
+    stamp = folder / "once"
+    with ExitStack() as alone:
+        if not stamp.exists():
+            alone.enter_context(FileLock(folder / "lock"))
+        if stamp.exists():
+            alone.close()
+        result = yield
+        stamp.touch()
+    return result
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

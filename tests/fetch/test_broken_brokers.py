@@ -32,7 +32,7 @@ from .watching import EventLog, names, values
 pytestmark = pytest.mark.broker
 confluent_admin: Any = confluent_kafka.admin  # its names are not exported as mypy sees it
 
-COUNT = 100_000
+COUNT = 50_000
 SIZE = 1000
 AHEAD = Fetching(memory_bytes=8 << 20, request_bytes=1 << 20)
 TIMES = Timeouts(connect=3.0, request=4.0, total=60.0)
@@ -41,7 +41,7 @@ STEPS = 8
 
 @pytest.fixture(scope="module")
 def numbered(kafka: LocalCluster, new_topic: NewTopic) -> str:
-    """A topic of six partitions with 100 MB of numbered records, on all brokers."""
+    """A topic of six partitions with 50 MB of numbered records, on all brokers."""
     topic = new_topic(6, replicas=3)
     write_numbered(kafka.bootstrap, topic, COUNT, size=SIZE)
     with Reader(kafka.bootstrap) as reader:

@@ -66,6 +66,7 @@ class Load:
                 if not self._repeats or found[-1] == 200 or len(found) > 500:
                     break
                 time.sleep(0.01)
+            time.sleep(0.01)  # a few hundred records a second are enough to be caught by every fault
 
 
 def _numbers(kafka: LocalCluster, topic: str) -> list[int]:
