@@ -12,7 +12,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from ottla.consume.modern import Modern
@@ -117,6 +117,20 @@ def test_a_new_member_without_partitions_asks_again_soon_but_not_for_ever(stand:
         stand.polled = stand.now
         stand.answer(stand.ask())
     assert waits == [0.5] * 10 + [4.0] * 2
+
+
+def test_what_is_taken_back_before_its_name_is_known_is_confirmed(stand: ModernStand) -> None:
+    """Regression: the broker waited for a list without it, until it shut the member out for that."""
+    stand.answer(stand.ask(), assigned={T: [0]})
+    for now in (0.0, 4.0):
+        stand.now = now
+        assert isinstance(stand.step(), Look)
+        stand.machine.learned([], now)
+    stand.answer(stand.ask(), epoch=2, assigned={})
+    confirming = stand.ask()
+    assert confirming.fields["topic_partitions"] == []
+    stand.answer(confirming, epoch=2)
+    assert stand.rest() > 4.0
 
 
 def test_a_member_that_had_to_give_everything_away_keeps_the_brokers_interval(stand: ModernStand) -> None:
@@ -395,6 +409,7 @@ class World:
 
 @settings(max_examples=60, deadline=None)
 @given(st.integers(), st.integers(1, 7), st.booleans())
+@example(80699, 6, False)  # partitions are taken back before their topic's name is known
 def test_no_partition_is_ever_held_twice_whatever_is_lost_on_the_way(seed: int, count: int, faults: bool) -> None:
     world = World(random.Random(seed), Coordinator(count), faults)
     for _ in range(4):

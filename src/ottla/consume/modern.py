@@ -6,7 +6,7 @@ the `OwnedPartitions`. Pure: no socket, no clock, no thread.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import Enum
@@ -80,6 +80,8 @@ class Modern:
         """What the broker has confirmed to know; None if that is unknown."""
         self._reporting: _Reported | None = None
         """What the last heartbeat said. It counts as reported once that is answered."""
+        self._must_list_owned = False
+        """Whether the broker waits for a list of partitions, though it is the one that was reported before."""
         self._target: dict[UUID, frozenset[int]] = {}
         self._names: dict[UUID, str] = {}
         self._ids: dict[str, UUID] = {}  # The topic id under which the partitions of a name were assigned.
@@ -122,7 +124,7 @@ class Modern:
             return Look(topics, Refresh.NOW if self._lookups > 1 else Refresh.IF_STALE)
         self._topics = topics or self._topics
         state = _Reported(self._topics, self._owned())
-        if self._epoch == 0 or self._reported != state or now >= self._due:
+        if self._epoch == 0 or self._reported != state or self._must_list_owned or now >= self._due:
             return self._heartbeat(state)
         return Rest(min(self._due, poll_over, lookup_at))
 
@@ -197,7 +199,7 @@ class Modern:
         # A member that joins owns nothing: brokers refuse one that says otherwise.
         self._reporting = state if self._epoch > 0 else _Reported(state.topics, frozenset())
         fields: dict[str, Any] = {"topic_partitions": None}  # null: as reported before
-        if reported is None or reported.owned != state.owned:
+        if reported is None or reported.owned != state.owned or self._must_list_owned:
             fields["topic_partitions"] = _by_id(self._reporting.owned)
         if reported is None or reported.topics != state.topics:
             fields["subscribed_topic_names"] = sorted(state.topics)
@@ -221,12 +223,17 @@ class Modern:
         if self._epoch == 0:
             self.notes.append(f"joined as member {self.member_id}, epoch {response.member_epoch}")
         self._reported = self._reporting
+        self._must_list_owned = False
         self._instance_taken_since = None
         self._epoch = int(response.member_epoch)
         self._interval = response.heartbeat_interval.total_seconds()
         if response.assignment is not None:  # null: the target has not changed
             topics = response.assignment.topic_partitions
-            self._target = {topic.topic_id: frozenset(map(int, topic.partitions)) for topic in topics}
+            target = {topic.topic_id: frozenset(map(int, topic.partitions)) for topic in topics}
+            # The broker waits for a list without what it takes back, also if it has never been in one.
+            gone = _pairs(self._target) - _pairs(target)
+            self._must_list_owned = self._reported is not None and not gone <= self._reported.owned
+            self._target = target
             self._lookups, self._lookup_at = 0, -inf
             self._resolve()
         self._empty_responses = 0 if self._target else self._empty_responses + 1
@@ -261,6 +268,10 @@ class Modern:
 
     def _owned(self) -> frozenset[tuple[UUID, int]]:
         return frozenset((self._ids[p.topic], p.partition) for p in self._ownership.claimed if p.topic in self._ids)
+
+
+def _pairs(target: Mapping[UUID, Collection[int]]) -> frozenset[tuple[UUID, int]]:
+    return frozenset((topic_id, index) for topic_id, indices in target.items() for index in indices)
 
 
 def _by_id(owned: Collection[tuple[UUID, int]]) -> list[dict[str, Any]]:

@@ -22,9 +22,10 @@ class Wakeup:
     def fileno(self) -> int:
         """Return the descriptor to poll, -1 if closed. Call it before `may_sleep`."""
         if self._sockets is None:
-            self._sockets = socket.socketpair()
-            for sock in self._sockets:
+            sockets = socket.socketpair()
+            for sock in sockets:
                 sock.setblocking(False)
+            self._sockets = sockets  # last: another thread may close what it finds here
         if self._is_closed:  # another thread may have closed it just now
             self.close()
         return self._sockets[0].fileno()

@@ -42,7 +42,7 @@ def test_a_look_sees_every_part_of_a_cluster(kafka: LocalCluster, cluster: Clust
     assert seen.quorum.leader in (1, 2, 3)
     assert abs((seen.quorum.now or 0) - time.time()) < 60
     assert seen.reassignments == ()
-    assert seen.settings["health-parts"]["min.insync.replicas"] == "2"
+    assert seen.settings["health-parts"]["min.insync.replicas"] == "1"
     [directory] = seen.log_dirs.dirs[2]
     disk = shutil.disk_usage(directory.path)
     assert directory.total_bytes == disk.total

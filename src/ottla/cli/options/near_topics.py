@@ -7,7 +7,9 @@ of topics, for a second at most; whatever fails yields no name.
 from __future__ import annotations
 
 import difflib
+import heapq
 import re
+from collections.abc import Sequence
 from contextlib import suppress
 
 from ottla.admin import Admin
@@ -18,6 +20,7 @@ from ottla.errors import BrokerError, ErrorCode, OttlaError
 from ottla.text import printable
 
 _SECONDS = 1.0
+_COMPARED = 1000
 _TOPIC = re.compile(r"\btopic (\S+)$")
 
 
@@ -33,5 +36,11 @@ def with_near_topic(error: BrokerError, bootstrap: str, security: Security) -> E
         Admin(bootstrap, security=security, timeouts=limits, retry=Retry(first_contact=1)) as admin,
     ):
         names = [name for name in admin.topic_names() if name != named[1]]
-    near = difflib.get_close_matches(named[1], names, 1)
+    near = difflib.get_close_matches(named[1], _likely(named[1], names), 1)
     return CommandFailed(f"{reword(str(error))}\n  did you mean {printable(near[0])}?") if near else error
+
+
+def _likely(meant: str, names: Sequence[str]) -> list[str]:
+    """Return the names with about the same letters: to compare tens of thousands in full would take seconds."""
+    letters = set(meant)
+    return heapq.nsmallest(_COMPARED, names, key=lambda name: (len(letters ^ set(name)), abs(len(meant) - len(name))))

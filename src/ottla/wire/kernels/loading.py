@@ -203,7 +203,9 @@ class _Method(ctypes.Structure):
 
 
 _kept: list[Any] = []
-"""What functions refer to. They are used until the process ends."""
+"""What functions refer to, never freed."""
+# The interpreter looks at functions until its very end, after it has cleared all modules.
+ctypes.pythonapi.Py_IncRef(ctypes.py_object(_kept))
 
 
 def _function(kernel: Kernel, image: Image) -> Callable[..., Any]:
