@@ -17,6 +17,7 @@ import pytest
 from tests.brokers import mend
 from tests.waiting import eventually
 
+from ottla import Reader
 from ottla.cluster import LocalCluster
 from ottla.config import Timeouts
 from ottla.errors import BufferFull, NotDelivered
@@ -31,6 +32,7 @@ from .breaking import leaders, rotate_leaders
 from .conftest import NewTopic
 from .history import State
 from .load import Load
+from .proxy import PRODUCE, Proxies
 
 pytestmark = pytest.mark.broker
 
@@ -72,6 +74,27 @@ def test_one_broker_after_another_is_killed_and_restarted(
             wait_until_leaderless(cluster, topic, victim)
             assert victim in led.values()
             broken.restart(victim)
+
+
+def test_old_records_are_written_once_although_their_broker_dies_before_it_acknowledges_them(
+    broken: LocalCluster, cluster: Cluster, new_topic: NewTopic
+) -> None:
+    """Regression: as soon as it is started again, a broker has forgotten the producer of records older than a day."""
+    topic = new_topic(1, replicas=1)
+    with Proxies(broken.bootstrap) as proxies, Producer(proxies.bootstrap, delivery_timeout=120) as producer:
+        producer.send(topic, b"new").result(30)
+        for proxy in proxies.proxies:
+            proxy.faults.api, proxy.faults.cut, proxy.faults.passes = PRODUCE, 1.0, 0
+        old = producer.send(topic, b"old", timestamp=time.time() - 2 * 24 * 60 * 60)
+        with Reader(broken.bootstrap) as reader:
+            eventually(lambda: reader.count(topic) == 2, "it is written")
+        (leader,) = leaders(cluster, topic).values()
+        broken.kill(leader)
+        proxies.heal()
+        broken.restart(leader)
+        assert old.result(60).offset == 1
+        with Reader(broken.bootstrap) as reader:
+            assert reader.count(topic) == 2
 
 
 def test_with_all_brokers_killed_records_wait_for_them_or_end_by_their_deadline(

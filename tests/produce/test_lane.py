@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ottla.model import TopicPartition
-from ottla.produce.lane import MOST_IN_FLIGHT, Lane
+from ottla.produce.lane import CHECK_AFTER, MOST_IN_FLIGHT, Lane
 
 from .lane_world import AFTER_APPEND, OK, TOO_LARGE, World
 
@@ -118,6 +118,25 @@ def test_what_is_in_doubt_for_long_is_looked_for_before_it_is_sent_again() -> No
     world.process(0)
     world.lose(0, 0)
     world.expire_ids()
+    assert not world.can_send()
+    assert world.lane.ready_to_check
+    world.heal()
+    world.check_promises()
+    assert world.lane.epoch == 0
+
+
+def test_old_records_in_doubt_are_looked_for_before_they_are_sent_again() -> None:
+    """Found: a broker that is started again forgets the producer of records that are older than a day."""
+    world = _acknowledged_world(1)
+    batch = world.lane.queue[0]
+    assert batch.header is not None
+    batch.created = batch.header.max_timestamp / 1000 + CHECK_AFTER + 1
+    world.send()
+    world.process(0)
+    world.lose(0, 0)
+    world.pass_time(10.0)
+    assert world.can_send(), "nothing is in doubt"
+    batch.is_doubtful = True
     assert not world.can_send()
     assert world.lane.ready_to_check
     world.heal()

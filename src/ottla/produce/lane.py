@@ -149,10 +149,18 @@ class Lane:
         batch = next((batch for batch in self.queue if not batch.in_flight), None)
         if batch is None or self._must_wait_alone(batch):
             return None
-        if batch.attempts and batch.identity is not None and now - self._sent_at > CHECK_AFTER and not self._is_checked:
+        if batch.attempts and batch.identity is not None and not self._is_checked and self._is_forgotten(batch, now):
             self.must_check = self.is_stale = True
             return None
         return batch
+
+    def _is_forgotten(self, batch: Outgoing, now: float) -> bool:
+        """Whether a broker that has stored the batch may not know that any more.
+
+        Brokers count from the time of the records: started again, they have forgotten the numbers of old ones.
+        """
+        silence = now - self._sent_at
+        return silence > CHECK_AFTER or (batch.is_doubtful and silence + batch.age > CHECK_AFTER)
 
     @property
     def needs_identity(self) -> bool:

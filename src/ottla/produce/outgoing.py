@@ -163,6 +163,11 @@ class Outgoing:
         return bool(self.outcomes)
 
     @property
+    def age(self) -> float:
+        """Seconds by which its records are older than the batch."""
+        return 0.0 if self.header is None else max(0.0, self.created - self.header.max_timestamp / 1000)
+
+    @property
     def whole(self) -> Outgoing:
         """The batch that shipments know: it was split into this part and others, or made into them by a hook."""
         batch = self
