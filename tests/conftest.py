@@ -39,14 +39,18 @@ settings.load_profile("ottla")
 # The longest, which would be the last to end if they were not the first to begin.
 _LONGEST = (
     *("docs/test_pages.py", "spark/test_archive.py", "spooling/test_doubts.py", "spark/test_archive_kills.py"),
-    *("demo/", "fuzz/"),
+    *("demo/", "fuzz/", "mirror/test_mirror_real.py", "operations/moves/test_real.py"),
     *("consume/test_consumer_groups.py", "cli/test_consume_process.py", "produce/producer/test_lives.py"),
 )
 # Files that keep processors busy for long, and files that wait for brokers for long: they come next, in turns.
-_BUSY = ("spark/", "jobs/", "lake/", "demo/", "fuzz/", "wire/test_kernel_cache", "engines/")
+_BUSY = (
+    *("spark/", "jobs/", "lake/", "demo/", "fuzz/", "wire/test_kernel_cache", "engines/"),
+    *("package/", "website/", "examples/"),
+)
 _WAITING = (
     *("spooling/", "transactions/", "faults/", "consume/", "cluster/", "fetch/", "cli/", "interop/"),
-    *("topic_histories/", "testing/", "frame/", "net/test_real", "admin/", "produce/"),
+    *("topic_histories/", "mirror/", "operations/", "gateway/", "testing/", "frame/", "net/test_real", "admin/"),
+    "produce/",
 )
 _ONE_SESSION = (
     *(

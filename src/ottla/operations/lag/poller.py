@@ -33,8 +33,8 @@ _STEP_SHARE = 0.25
 """Of the time of a poll, for the answers of one step: a broker that is frozen must leave time for the next."""
 _HEADER_SHARE = 0.5
 """Of the time that is left, for headers."""
-_MOST_UNLISTED = 3
-"""Polls for which a group that no broker lists counts as moving."""
+_MOVING_SECONDS = 30.0
+"""For how long a group that no broker lists counts as moving."""
 _Key = tuple[str, str]
 
 
@@ -64,8 +64,8 @@ class Poller:
         self._headers = HeaderReader(cluster, isolation=isolation)
         self._limits = Limits(cluster)
         self._coordinators: dict[_Key, tuple[Broker, ListedGroup]] = {}
-        self._unlisted: dict[_Key, int] = {}
-        """In how many polls in a row no broker has listed a group that may be moving."""
+        self._unlisted: dict[_Key, float] = {}
+        """Since when no broker has listed a group that may be moving."""
         self.missing: dict[_Key, str] = {}
         """The groups of earlier polls that the last one could not see, and why."""
 
@@ -162,12 +162,13 @@ class Poller:
         unseen = {key: known for key, known in self._coordinators.items() if key not in now}
         self.missing = {key: reasons[broker.id] for key, (broker, _) in unseen.items() if broker.id in reasons}
         asked: dict[Broker, list[ListedGroup]] = {}
+        looked_at = time.monotonic()
         for key, (broker, group) in unseen.items():
-            if key not in self.missing and self._unlisted.get(key, 0) < _MOST_UNLISTED:
+            if key not in self.missing and looked_at - self._unlisted.get(key, looked_at) < _MOVING_SECONDS:
                 asked.setdefault(broker, []).append(group)
         found = read_groups(self.cluster, asked, deadline=deadline, with_members=False, traffic=traffic)
         moving = [_key(reading.group, self._selection) for reading in found if reading.error is not None]
-        self._unlisted = {key: self._unlisted.get(key, 0) + 1 for key in moving}
+        self._unlisted = {key: self._unlisted.get(key, looked_at) for key in moving}
         self.missing |= dict.fromkeys(moving, "it moves to another coordinator")
         self._coordinators = now | {key: unseen[key] for key in self.missing}
 
