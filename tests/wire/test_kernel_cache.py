@@ -113,7 +113,7 @@ def test_with_a_warm_cache_nothing_that_reads_or_writes_imports_numba() -> None:
 
 
 def test_the_interpreter_finds_all_of_a_kernel_at_its_very_end() -> None:
-    """Regression: now and then a process ended with a segmentation fault. What is freed is overwritten here, to see it each time."""
+    """Regression: now and then a process ended with a segmentation fault. Here, what is freed is overwritten."""
     code = "import gc, sys; from ottla.wire.kernels.checksum import shift; shift(1, 5); sys.kept = shift._enter"
     assert _run(code, PYTHONMALLOC="malloc", MALLOC_PERTURB_="255").returncode == 0
 
